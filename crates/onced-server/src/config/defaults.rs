@@ -1,0 +1,39 @@
+//! What holds where the configuration says nothing: every default of the gateway, in one place.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+pub(crate) const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+pub(crate) const OWN_PREFIX: &str = "/_onced/";
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
+/// The scope of what matches no route.
+pub(crate) const DEFAULT_SCOPE: &str = "http";
+
+pub(crate) const STORE_URL: &str = "sqlite:onced.db";
+pub(crate) const SCHEMA: &str = "onced";
+pub(crate) const MAX_CONNECTIONS: u32 = 10;
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const ALLOW_WEAK_DURABILITY: bool = false;
+
+/// In lower case, as header names are compared.
+pub(crate) const KEY_HEADER: &str = "idempotency-key";
+pub(crate) const NO_EFFECT: [u16; 5] = [401, 403, 407, 425, 429];
+pub(crate) const MAX_ATTEMPTS: u32 = 5;
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+/// The heartbeat is the lease divided by this; it may be faster, never slower.
+pub(crate) const HEARTBEATS_PER_LEASE: u32 = 3;
+pub(crate) const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const MAX_EXECUTION: Duration = Duration::from_secs(15 * MINUTE);
+/// `settle` is at least this, unless the route says less.
+pub(crate) const SETTLE_FLOOR: Duration = Duration::from_secs(60);
+/// `settle` is never less than the upstream timeout times this.
+pub(crate) const SETTLE_TIMEOUTS: u32 = 2;
+pub(crate) const RETENTION: Duration = Duration::from_secs(7 * DAY);
+pub(crate) const DOWNSTREAM_WINDOW: Duration = Duration::from_secs(24 * HOUR);
+pub(crate) const MAX_REQUEST_BYTES: u64 = 1 << 20;
+pub(crate) const MAX_RESPONSE_BYTES: u64 = 1 << 20;

@@ -1,0 +1,187 @@
+//! The configuration of the gateway: one TOML file, or a few flags, read once at the start and refused as a whole
+//! when anything in it is wrong.
+
+mod defaults;
+mod document;
+mod errors;
+mod file;
+mod flags;
+mod key_rule;
+mod limits;
+mod lists;
+mod matching;
+mod notices;
+mod outside;
+mod path;
+mod read_route;
+mod route;
+mod settings;
+mod store_url;
+mod upstream;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+pub(crate) use errors::{ConfigError, ConfigErrors, Position};
+pub(crate) use flags::Flags;
+pub(crate) use key_rule::{AgentParts, KeyRule, KeySource, Missing, PartSource, Tool, WithinStep};
+pub(crate) use matching::Match;
+pub(crate) use path::PathPattern;
+pub(crate) use route::{Effect, FinalPolicy, On5xx, Route};
+pub(crate) use settings::reference_table;
+pub(crate) use store_url::{StoreUrl, redact_url};
+pub(crate) use upstream::Upstream;
+pub(crate) use values::Words;
+
+use document::Document;
+use outside::{Outside, Process};
+
+/// A sound configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Where to listen.
+    pub(crate) listen: SocketAddr,
+    /// The ledger's database.
+    pub(crate) store: StoreConfig,
+    /// Where the gateway's own endpoints live; with a slash at both ends.
+    pub(crate) own_prefix: String,
+    /// How long running requests may take to finish once the gateway is told to stop.
+    pub(crate) shutdown_grace: Duration,
+    /// What is logged and how.
+    pub(crate) log: LogConfig,
+    /// The route of what matches no other.
+    pub(crate) default_route: Option<Route>,
+    /// The routes, in the order of the file.
+    pub(crate) routes: Vec<Route>,
+    /// The smallest lease and the unit of `Retry-After`: a second, but for tests that count in tenths.
+    pub(crate) tick: Duration,
+}
+
+/// The ledger's database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoreConfig {
+    /// Its URL.
+    pub(crate) url: StoreUrl,
+    /// PostgreSQL: the schema of the tables.
+    pub(crate) schema: String,
+    /// How many connections are opened at most.
+    pub(crate) max_connections: u32,
+    /// How long a statement waits for the database's lock or for a free connection.
+    pub(crate) busy_timeout: Duration,
+    /// Which deliveries are written down.
+    pub(crate) log_deliveries: LogDeliveries,
+    /// Whether to start on a database that may lose commits.
+    pub(crate) allow_weak_durability: bool,
+}
+
+/// Which deliveries are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogDeliveries {
+    /// Every one.
+    All,
+    /// Those that executed.
+    Executed,
+    /// None.
+    Off,
+}
+
+impl Words for LogDeliveries {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("all", Self::All), ("executed", Self::Executed), ("off", Self::Off)];
+}
+
+/// What is logged and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogConfig {
+    /// For whom.
+    pub(crate) format: LogFormat,
+    /// How much.
+    pub(crate) level: LogLevel,
+}
+
+/// For whom the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines, one object a line.
+    Json,
+}
+
+impl Words for LogFormat {
+    const WORDS: &'static [(&'static str, Self)] = &[("text", Self::Text), ("json", Self::Json)];
+}
+
+/// How much is logged; [`Words::word`] gives the filter's name for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogLevel {
+    /// Only what failed.
+    Error,
+    /// Also what looks wrong.
+    Warn,
+    /// Also what happens.
+    Info,
+    /// Also why.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl Words for LogLevel {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("error", Self::Error),
+        ("warn", Self::Warn),
+        ("info", Self::Info),
+        ("debug", Self::Debug),
+        ("trace", Self::Trace),
+    ];
+}
+
+impl Config {
+    /// Reads a configuration file.
+    pub(crate) fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        Self::load_with(path, &Flags::default())
+    }
+
+    /// Reads a configuration file; the flags go before it.
+    pub(crate) fn load_with(path: &Path, flags: &Flags) -> Result<Self, ConfigErrors> {
+        let file_name = path.display().to_string();
+        let text = Process.file(path).map_err(|error| {
+            let message = format!("cannot be read ({error}); name a file that exists and that this process may read");
+            ConfigErrors::new(vec![ConfigError { at: Position::File(file_name.clone()), message }])
+        })?;
+        Self::read(&text, &file_name, flags, &Process)
+    }
+
+    /// Reads the text of a configuration file; messages call it `file_name`.
+    pub(crate) fn parse(text: &str, file_name: &str) -> Result<Self, ConfigErrors> {
+        Self::read(text, file_name, &Flags::default(), &Process)
+    }
+
+    /// What the flags alone configure: `onced serve --upstream URL`.
+    pub(crate) fn from_flags(flags: &Flags) -> Result<Self, ConfigErrors> {
+        if flags.upstream.is_none() {
+            let message =
+                "there is nothing to serve; add --upstream http://127.0.0.1:3000, or name a configuration file";
+            let error = ConfigError { at: Position::Flags, message: message.to_owned() };
+            return Err(ConfigErrors::new(vec![error]));
+        }
+        Self::read("", "flags", flags, &Process)
+    }
+
+    fn read(text: &str, file_name: &str, flags: &Flags, outside: &dyn Outside) -> Result<Self, ConfigErrors> {
+        let document = Document::new(file_name, text, outside);
+        let root = document.tables();
+        // What follows a syntax error cannot be trusted: only the syntax is reported then.
+        let config = if document.is_sound() { file::read(&document, &root, flags) } else { None };
+        match config.filter(|_| document.is_sound()) {
+            Some(config) => Ok(config),
+            None => Err(ConfigErrors::new(document.into_errors())),
+        }
+    }
+}

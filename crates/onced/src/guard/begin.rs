@@ -1,0 +1,241 @@
+//! Beginning: claim, else read, decide, take; the same steps in a transaction of our own and in the caller's.
+
+use std::time::Duration;
+
+use onced_core::decision::{self, Decision, Execution, NotUnderstood, Taking};
+use onced_core::record::{CallAnswer, Found, Lock, Payload, Record, StoredResponse};
+use onced_core::time::Timestamp;
+use uuid::Uuid;
+
+use super::{About, Begun, Request};
+use crate::store::{StoreError, StoreErrorKind};
+use crate::store::keys::{Basis, Claim, Claimed, Keys, Seen};
+
+/// How often a record that keeps changing under our eyes is looked at again.
+const ROUNDS: u32 = 5;
+
+pub(super) enum Error {
+    Store(StoreError),
+    NotUnderstood(NotUnderstood),
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl Error {
+    pub(super) fn is_transient(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_transient())
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self, Self::Store(error) if error.kind() == StoreErrorKind::Lost)
+    }
+}
+
+pub(super) enum Outcome {
+    Execute(Owned),
+    Answer(Answer),
+}
+
+impl Outcome {
+    pub(super) fn payload_differs(&self) -> bool {
+        match self {
+            Self::Execute(owned) => owned.payload_differs,
+            Self::Answer(answer) => answer.payload_differs,
+        }
+    }
+}
+
+/// The record is ours.
+#[derive(Debug)]
+pub(super) struct Owned {
+    pub(super) attempt: u32,
+    pub(super) resumed: bool,
+    /// An earlier attempt's outside call may have happened.
+    pub(super) was_pending: bool,
+    pub(super) call_answer: Option<StoredResponse>,
+    pub(super) expires_at: Option<Timestamp>,
+    payload_differs: bool,
+}
+
+/// The record is not ours.
+pub(super) struct Answer {
+    decision: Decision,
+    response: Option<StoredResponse>,
+    pub(super) attempt: u32,
+    payload_differs: bool,
+    expires_at: Option<Timestamp>,
+}
+
+impl Answer {
+    pub(super) fn words(&self) -> String {
+        let word = match self.decision {
+            Decision::Replay => "replay",
+            Decision::InProgress { .. } => "in-progress",
+            Decision::Mismatch => "mismatch",
+            Decision::Unknown { .. } => "unknown",
+            Decision::Exhausted | Decision::GiveUp => "exhausted",
+            Decision::Execute(_) => "execute",
+        };
+        if self.payload_differs { format!("{word}, payload differs") } else { word.to_owned() }
+    }
+
+    pub(super) fn into_begun<P>(self, delivery: Option<Uuid>) -> Begun<P> {
+        let about = About { delivery, expires_at: self.expires_at };
+        match self.decision {
+            Decision::Replay => {
+                // An app that completes its record without a response has nothing to say again.
+                Begun::Replay { response: self.response.unwrap_or_else(|| StoredResponse::bare(204)), about }
+            }
+            Decision::InProgress { retry_after } => Begun::InProgress { retry_after, about },
+            Decision::Mismatch => Begun::Mismatch { about },
+            Decision::Unknown { retry_after } => Begun::Unknown { retry_after, about },
+            Decision::Exhausted => Begun::Exhausted { about },
+            // A rival kept changing the record until our rounds were used up.
+            Decision::Execute(_) | Decision::GiveUp => Begun::InProgress { retry_after: Duration::from_secs(1), about },
+        }
+    }
+}
+
+/// What this claimant has tried, so that after a lost reply it knows its own claim again.
+#[derive(Default)]
+pub(super) struct Memory {
+    tried: Option<Execution>,
+}
+
+pub(super) async fn begin<K: Keys>(
+    keys: &mut K,
+    request: &Request,
+    claim: &Claim,
+    memory: &mut Memory,
+) -> Result<Outcome, Error> {
+    let mut look_first = keys.reads_first();
+    for _ in 0..ROUNDS {
+        let mut lock = Lock::Got;
+        if !look_first {
+            match keys.claim(claim).await? {
+                Claimed::Yes { attempt, expires_at } => return Ok(ours(attempt, expires_at)),
+                Claimed::No => {}
+                Claimed::LockMissed => lock = Lock::Missed,
+            }
+        }
+        // A statement of its own: only that is sure to see the record which the claim ran into.
+        let Some(seen) = keys.find(&request.scope, &request.key).await? else {
+            if lock == Lock::Missed {
+                return decide(request, &Found { lock, ..NOTHING }, None);
+            }
+            // Not there yet, or gone in between: claim.
+            look_first = false;
+            continue;
+        };
+        look_first = true;
+        if let Some(outcome) = recognise(&seen, claim, memory) {
+            return Ok(outcome);
+        }
+        let outcome = decide(request, &found(&seen, lock), Some(&seen))?;
+        let Outcome::Answer(answer) = &outcome else { return Ok(outcome) };
+        let taken = match answer.decision {
+            Decision::Execute(execution) => {
+                memory.tried = Some(execution);
+                let taken = keys.take(claim, &basis(&seen.record, execution.taking)).await?;
+                if let Claimed::Yes { attempt, expires_at } = taken {
+                    return Ok(taken_over(&seen, execution, attempt, expires_at, answer.payload_differs));
+                }
+                taken
+            }
+            Decision::GiveUp => {
+                let why = format!("gave up after {} starts", seen.record.attempt);
+                let basis = basis(&seen.record, Taking::LeaseOver);
+                match keys.give_up(&request.scope, &request.key, &basis, &why).await? {
+                    true => Claimed::No,
+                    false => Claimed::LockMissed,
+                }
+            }
+            Decision::Replay
+            | Decision::InProgress { .. }
+            | Decision::Mismatch
+            | Decision::Unknown { .. }
+            | Decision::Exhausted => return Ok(outcome),
+        };
+        if taken == Claimed::LockMissed {
+            // What a rival has written is not visible: only a replay or a mismatch may be answered.
+            let Some(seen) = keys.find(&request.scope, &request.key).await? else {
+                return decide(request, &Found { lock: Lock::Missed, ..NOTHING }, None);
+            };
+            return decide(request, &found(&seen, Lock::Missed), Some(&seen));
+        }
+    }
+    decide(request, &Found { lock: Lock::Missed, ..NOTHING }, None)
+}
+
+const NOTHING: Found =
+    Found { record: None, lock: Lock::Got, call_answer: CallAnswer::NotKnown, payload: Payload::NotStored };
+
+fn found(seen: &Seen, lock: Lock) -> Found {
+    let call_answer = if seen.call_answer.is_some() { CallAnswer::Known } else { CallAnswer::NotKnown };
+    Found { record: Some(seen.record.clone()), lock, call_answer, payload: Payload::NotStored }
+}
+
+fn decide(request: &Request, found: &Found, seen: Option<&Seen>) -> Result<Outcome, Error> {
+    let now = seen.map_or(Timestamp::from_micros(0), |seen| seen.now);
+    let verdict =
+        decision::decide(found, &request.fingerprint, &request.policy, now).map_err(Error::NotUnderstood)?;
+    let record = found.record.as_ref();
+    Ok(Outcome::Answer(Answer {
+        response: match verdict.decision {
+            Decision::Replay => record.and_then(|record| record.response.clone()),
+            _ => None,
+        },
+        decision: verdict.decision,
+        attempt: record.map_or(0, |record| record.attempt),
+        payload_differs: verdict.payload_differs,
+        expires_at: record.and_then(|record| record.expires_at),
+    }))
+}
+
+// After a lost reply: a record that carries the token we have just made is ours.
+fn recognise(seen: &Seen, claim: &Claim, memory: &Memory) -> Option<Outcome> {
+    if seen.record.lease_token.as_ref() != Some(&claim.token) || seen.record.status.is_finished() {
+        return None;
+    }
+    let attempt = seen.record.attempt;
+    match memory.tried {
+        Some(execution) => Some(taken_over(seen, execution, attempt, seen.record.expires_at, false)),
+        None => Some(ours(attempt, seen.record.expires_at)),
+    }
+}
+
+fn ours(attempt: u32, expires_at: Option<Timestamp>) -> Outcome {
+    Outcome::Execute(Owned {
+        attempt,
+        resumed: false,
+        was_pending: false,
+        call_answer: None,
+        expires_at,
+        payload_differs: false,
+    })
+}
+
+fn taken_over(
+    seen: &Seen,
+    execution: Execution,
+    attempt: u32,
+    expires_at: Option<Timestamp>,
+    payload_differs: bool,
+) -> Outcome {
+    Outcome::Execute(Owned {
+        attempt,
+        resumed: execution.resumed,
+        was_pending: execution.taking == Taking::PendingLeaseOver,
+        call_answer: seen.call_answer.clone().filter(|_| execution.taking == Taking::PendingLeaseOver),
+        expires_at,
+        payload_differs,
+    })
+}
+
+fn basis(record: &Record, taking: Taking) -> Basis {
+    Basis { taking, status: record.status, attempt: record.attempt, token: record.lease_token.clone() }
+}

@@ -1,0 +1,283 @@
+//! The guard: takes a request to the store, has the core decide, and hands out the right to execute as a permit that
+//! must be spent. Every door of onced goes through here.
+//!
+//! ```text
+//! match guard.begin(&request).await? {
+//!     Begun::Execute(permit)          => run, then permit.complete(response).await?,
+//!     Begun::Replay { response, .. }  => answer with it,
+//!     Begun::InProgress { .. } | Begun::Mismatch { .. } | Begun::Unknown { .. } | Begun::Exhausted { .. } => say so,
+//! }
+//! ```
+
+mod begin;
+mod delivery_log;
+mod heartbeat;
+mod permit;
+mod retry;
+
+use std::time::{Duration, Instant};
+
+use onced_core::decision::{NotUnderstood, Policy};
+use onced_core::fingerprint::Fingerprint;
+use onced_core::key::{Key, Scope, downstream_key};
+use onced_core::record::{LeaseToken, StoredResponse};
+use onced_core::time::Timestamp;
+use uuid::Uuid;
+
+use self::begin::Outcome;
+use self::delivery_log::DeliveryLog;
+pub use self::permit::{Completed, EndError, Permit, Standing, TxPermit};
+pub use self::retry::Tries;
+use crate::store::deliveries::{Deliveries, DeliveryLine, LogDeliveries};
+use crate::store::keys::{Claim, Keys, Transactional};
+use crate::store::StoreError;
+
+/// A store that a guard can work with on its own.
+pub trait Store: Keys + Deliveries + Clone + Send + Sync + 'static {}
+impl<S: Keys + Deliveries + Clone + Send + Sync + 'static> Store for S {}
+
+/// One delivery, as the guard sees it.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What kind of effect, and for whom.
+    pub scope: Scope,
+    /// The sender's id, or a derived one.
+    pub key: Key,
+    /// What identifies the request.
+    pub fingerprint: Fingerprint,
+    /// What the scope wants.
+    pub policy: Policy,
+    /// How the owner stays alive.
+    pub pace: Pace,
+}
+
+/// How an owner stays alive while it works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How often the lease is renewed; at most a third of it.
+    pub heartbeat: Duration,
+    /// After that long the lease is renewed no more.
+    pub max_execution: Duration,
+}
+
+impl Default for Pace {
+    /// Every 10 s, for 15 minutes.
+    fn default() -> Self {
+        Self { heartbeat: Duration::from_secs(10), max_execution: Duration::from_secs(15 * 60) }
+    }
+}
+
+/// What a delivery came to.
+#[derive(Debug)]
+pub enum Begun<P> {
+    /// It is this caller's to execute.
+    Execute(P),
+    /// It has an outcome: answer with that.
+    Replay {
+        /// The stored outcome.
+        response: StoredResponse,
+        /// What else there is to say.
+        about: About,
+    },
+    /// An attempt is running.
+    InProgress {
+        /// How long to wait before asking again.
+        retry_after: Duration,
+        /// What else there is to say.
+        about: About,
+    },
+    /// The key is bound to another request.
+    Mismatch {
+        /// What else there is to say.
+        about: About,
+    },
+    /// An outside call may or may not have happened.
+    Unknown {
+        /// How long to wait before asking again.
+        retry_after: Duration,
+        /// What else there is to say.
+        about: About,
+    },
+    /// No attempts are left and no answer is stored.
+    Exhausted {
+        /// What else there is to say.
+        about: About,
+    },
+}
+
+/// What else there is to say about a delivery that did not execute.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct About {
+    /// Its line in the log of deliveries.
+    pub delivery: Option<Uuid>,
+    /// Until when a retry is safe; `None` where no record is visible.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Why nothing was decided. Nothing was executed either.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// The store could not be asked.
+    #[error("claim failed for scope {scope}, key {key}: {source}")]
+    Store {
+        /// The scope.
+        scope: Scope,
+        /// The key, shortened.
+        key: String,
+        /// What the store said.
+        source: StoreError,
+    },
+    /// The record was written by rules that this version does not know.
+    #[error("the record of scope {scope}, key {key} is not understood: {source}")]
+    NotUnderstood {
+        /// The scope.
+        scope: Scope,
+        /// The key, shortened.
+        key: String,
+        /// Which rules.
+        source: NotUnderstood,
+    },
+}
+
+/// The guard over one store. Cloning shares it.
+#[derive(Clone)]
+pub struct Guard<S> {
+    store: S,
+    log: DeliveryLog,
+}
+
+impl<S: Store> Guard<S> {
+    /// A guard over that store. Needs a tokio runtime, for the log of deliveries.
+    pub fn new(store: S, log_deliveries: LogDeliveries) -> Self {
+        let log = DeliveryLog::start(store.clone(), log_deliveries);
+        Self { store, log }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Finds or takes the record of a request, each step committed on its own, and says what the delivery came to.
+    ///
+    /// # Errors
+    /// [`GuardError`] where the store could not be asked or understood: nothing must be executed then.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the record may be claimed with nobody to execute it. It is then taken over once its
+    /// lease is over, or, where the claim announced an outside call, counts as unknown.
+    pub async fn begin(&self, request: &Request) -> Result<Begun<Permit<S>>, GuardError> {
+        let claim = self.claim(request);
+        let mut memory = begin::Memory::default();
+        let (mut keys, mut tries, mut lost) = (self.store.clone(), Tries::default(), 0);
+        // The clock of the lease starts before the claim is sent.
+        let mut asked_at = Instant::now();
+        let outcome = loop {
+            match begin::begin(&mut keys, request, &claim, &mut memory).await {
+                Ok(outcome) => break outcome,
+                // It may have been committed, so the clock runs on: ask again, and recognise our own token.
+                Err(error) if error.is_lost() && lost < 2 => lost += 1,
+                Err(error) if tries.again(error.is_transient()).await => {
+                    if lost == 0 {
+                        asked_at = Instant::now();
+                    }
+                }
+                Err(error) => return Err(describe(request, error)),
+            }
+        };
+        let permit =
+            |owned| Permit::new(self.store.clone(), self.log.clone(), request, claim.clone(), owned, asked_at);
+        Ok(self.hand_out(request, &claim, outcome, permit).await)
+    }
+
+    /// Says with which status an executing or answered delivery was answered, for the log of deliveries.
+    pub async fn answered(&self, delivery: Option<Uuid>, status: u16) {
+        self.log.answered(delivery, status).await;
+    }
+
+    /// Writes what is left of the log of deliveries.
+    pub async fn close(&self) {
+        self.log.flush().await;
+    }
+
+    fn claim(&self, request: &Request) -> Claim {
+        Claim {
+            scope: request.scope.clone(),
+            key: request.key.clone(),
+            request_hash: *request.fingerprint.hash(),
+            hash_version: request.fingerprint.version().to_string(),
+            token: new_token(),
+            enter: request.policy.enter,
+            lease: request.policy.lease.length,
+            keep: request.policy.retention.keep,
+            retry_window: request.policy.retention.retry_window,
+            downstream_key: downstream_key(&request.scope, &request.key, "call"),
+            delivery: self.log.id_for_execution(),
+        }
+    }
+
+    async fn hand_out<P>(
+        &self,
+        request: &Request,
+        claim: &Claim,
+        outcome: Outcome,
+        permit: impl FnOnce(begin::Owned) -> P,
+    ) -> Begun<P> {
+        if outcome.payload_differs() {
+            tracing::warn!(scope = %request.scope, key = request.key.as_str(), "known key, other payload: noted, as the scope says");
+        }
+        let answer = match outcome {
+            Outcome::Execute(owned) => return Begun::Execute(permit(owned)),
+            Outcome::Answer(answer) => answer,
+        };
+        let line = DeliveryLine {
+            id: Uuid::now_v7(),
+            scope: claim.scope.clone(),
+            key: claim.key.clone(),
+            age: Duration::ZERO,
+            decision: answer.words(),
+            answered_status: None,
+            request_hash: claim.request_hash,
+            attempt: answer.attempt,
+        };
+        let delivery = self.log.note(line).await;
+        answer.into_begun(delivery)
+    }
+}
+
+impl<S: Store + Transactional> Guard<S> {
+    /// As [`Guard::begin`], within the caller's transaction: the claim, the caller's writes and the outcome commit or
+    /// roll back together. Call it before any savepoint and before the caller's own writes.
+    ///
+    /// # Errors
+    /// [`GuardError`] where the store could not be asked or understood: roll back then. Where its source is transient,
+    /// the whole transaction may be run again.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, roll the transaction back.
+    pub async fn begin_tx(&self, tx: &mut S::Tx, request: &Request) -> Result<Begun<TxPermit>, GuardError> {
+        let claim = self.claim(request);
+        let mut memory = begin::Memory::default();
+        let outcome = begin::begin(&mut self.store.within(tx), request, &claim, &mut memory)
+            .await
+            .map_err(|error| describe(request, error))?;
+        Ok(self.hand_out(request, &claim, outcome, |owned| TxPermit::new(claim.clone(), owned)).await)
+    }
+}
+
+fn describe(request: &Request, error: begin::Error) -> GuardError {
+    let (scope, key) = (request.scope.clone(), shortened(request.key.as_str()));
+    match error {
+        begin::Error::Store(source) => GuardError::Store { scope, key, source },
+        begin::Error::NotUnderstood(source) => GuardError::NotUnderstood { scope, key, source },
+    }
+}
+
+/// A key as it stands in messages: enough to find it, not enough to use it.
+fn shortened(key: &str) -> String {
+    if key.len() <= 12 { key.to_owned() } else { format!("{}…{}", &key[..6], &key[key.len() - 3..]) }
+}
+
+fn new_token() -> LeaseToken {
+    LeaseToken::from_random(*Uuid::new_v4().as_bytes())
+}

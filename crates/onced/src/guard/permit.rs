@@ -1,0 +1,385 @@
+//! Permits: the right to execute, to be spent by exactly one ending.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use onced_core::key::{Key, Scope};
+use onced_core::record::{LeaseToken, Status, StoredResponse};
+use onced_core::time::Timestamp;
+use uuid::Uuid;
+
+use super::begin::Owned;
+use super::delivery_log::DeliveryLog;
+use super::heartbeat::{Heartbeat, OwnLease};
+use super::{Request, Store, Tries, shortened};
+use crate::store::keys::{Claim, Keys, Moved, OwnerMove, Transactional};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Why an ending was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum EndError {
+    /// The record is no longer the caller's: somebody took over, or it has ended. The caller's transaction must roll
+    /// back; nothing was written.
+    #[error("the claim of scope {scope}, key {key} was lost: attempt {attempt} may write nothing")]
+    ClaimLost {
+        /// The scope.
+        scope: Scope,
+        /// The key, shortened.
+        key: String,
+        /// Whose claim.
+        attempt: u32,
+    },
+    /// The store failed, or its reply was lost and the record does not show the ending.
+    #[error("ending attempt {attempt} of scope {scope}, key {key} failed: {source}")]
+    Store {
+        /// The scope.
+        scope: Scope,
+        /// The key, shortened.
+        key: String,
+        /// Whose attempt.
+        attempt: u32,
+        /// What the store said.
+        source: StoreError,
+    },
+}
+
+/// An outcome that is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Completed {
+    /// Until when it is replayed.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// How the record stands, read by its owner.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// Its status; `None` where there is no record any more.
+    pub status: Option<Status>,
+    /// Whether the last claim is still the caller's.
+    pub is_mine: bool,
+    /// The stored outcome.
+    pub response: Option<StoredResponse>,
+    /// When it expires.
+    pub expires_at: Option<Timestamp>,
+    /// How long another delivery would be told to wait.
+    pub retry_after: Duration,
+}
+
+/// The right to execute one attempt, leased: the claim is committed, and renewed for as long as the permit lives.
+///
+/// Spend it with [`complete`](Self::complete), [`fail`](Self::fail) or [`release`](Self::release). Dropping it ends
+/// nothing: the lease runs out, which is right where the outcome of a call is unknown.
+#[must_use = "a permit that is dropped leaves its key claimed until the lease is over"]
+#[derive(Debug)]
+pub struct Permit<S> {
+    store: S,
+    log: DeliveryLog,
+    claim: Claim,
+    owned: Owned,
+    own_lease: Arc<OwnLease>,
+    lease: onced_core::lease::Lease,
+    _heartbeat: Heartbeat,
+}
+
+impl<S: Store> Permit<S> {
+    pub(super) fn new(
+        store: S,
+        log: DeliveryLog,
+        request: &Request,
+        claim: Claim,
+        owned: Owned,
+        asked_at: Instant,
+    ) -> Self {
+        let own_lease = Arc::new(OwnLease::new(request.policy.lease, asked_at));
+        let heartbeat =
+            Heartbeat::start(store.clone(), claim.clone(), own_lease.clone(), request.pace, asked_at);
+        Self { store, log, claim, owned, own_lease, lease: request.policy.lease, _heartbeat: heartbeat }
+    }
+
+    /// The number of this attempt, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.owned.attempt
+    }
+
+    /// Whether an earlier attempt was cut off, so that its work may be half done.
+    pub fn is_resumed(&self) -> bool {
+        self.owned.resumed
+    }
+
+    /// Whether an earlier attempt's outside call may have happened: then a call of this one that was not even sent
+    /// proves nothing.
+    pub fn earlier_call_is_unknown(&self) -> bool {
+        self.owned.was_pending
+    }
+
+    /// The answer of the outside call, where an earlier attempt or a reconciler recorded it: do not call again.
+    pub fn call_answer(&self) -> Option<&StoredResponse> {
+        self.owned.call_answer.as_ref()
+    }
+
+    /// The fencing token of this attempt.
+    pub fn lease_token(&self) -> &LeaseToken {
+        &self.claim.token
+    }
+
+    /// The key to send along with outside calls: the same for every attempt.
+    pub fn downstream_key(&self) -> &str {
+        &self.claim.downstream_key
+    }
+
+    /// The executing delivery's line in the log.
+    pub fn delivery(&self) -> Option<Uuid> {
+        self.claim.delivery
+    }
+
+    /// Until when a retry of the sender is safe.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.owned.expires_at
+    }
+
+    /// Whether an outside call may still be started: a margin of the lease must be left, by this process's own clock.
+    /// Ask right before the first byte; where it says no, send nothing and drop the permit.
+    pub fn may_start_call(&self) -> bool {
+        self.own_lease.may_start_call()
+    }
+
+    /// Announces an outside call, committed before the first byte is sent; the lease begins anew.
+    ///
+    /// # Errors
+    /// [`EndError::ClaimLost`]: do not call.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the announcement may stand: the record then counts as unknown once its lease is over.
+    pub async fn external(&mut self) -> Result<(), EndError> {
+        let sent = Instant::now();
+        self.end(OwnerMove::External { lease: self.claim.lease }).await?;
+        self.own_lease.begun_anew(sent);
+        self.owned.was_pending = true;
+        Ok(())
+    }
+
+    /// Stores the outcome and ends the lease, in a transaction of its own.
+    ///
+    /// # Errors
+    /// [`EndError::ClaimLost`] where somebody took over; [`EndError::Store`] where it is not known to be stored.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the outcome may or may not be stored. The key stays leased until `lease_until`; a
+    /// later delivery then sees one of both, never a second effect.
+    pub async fn complete(self, response: StoredResponse) -> Result<Completed, EndError> {
+        let moved = self.end(OwnerMove::Complete(response)).await?;
+        Ok(Completed { expires_at: moved.expires_at })
+    }
+
+    /// Records a failed attempt: known not to have had an effect, or safe to repeat under the same downstream key.
+    /// `response` is replayed once attempts are used up. A failure that will never pass is an outcome: complete it.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    /// As [`complete`](Self::complete).
+    pub async fn fail(self, error: &str, response: Option<StoredResponse>) -> Result<(), EndError> {
+        self.end(OwnerMove::Fail { error: short(error), response }).await.map(|_| ())
+    }
+
+    /// Gives the key back as if it had never been claimed: only by a first attempt that has called nobody.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete); [`EndError::ClaimLost`] too where the key must stay.
+    ///
+    /// # Cancel safety
+    /// As [`complete`](Self::complete).
+    pub async fn release(self) -> Result<(), EndError> {
+        self.end(OwnerMove::Release).await.map(|_| ())
+    }
+
+    /// Reads how the record stands: an application that ends it in its own transaction tells the truth there,
+    /// whatever happened to its answer.
+    ///
+    /// # Errors
+    /// Where the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn standing(&self) -> Result<Standing, EndError> {
+        let mut keys = self.store.clone();
+        let mut tries = Tries::default();
+        let seen = loop {
+            match keys.find(&self.claim.scope, &self.claim.key).await {
+                Ok(seen) => break seen,
+                Err(error) if tries.again(error.is_transient() || error.kind() == StoreErrorKind::Lost).await => {}
+                Err(error) => return Err(self.store_error(error)),
+            }
+        };
+        let Some(seen) = seen else {
+            let (response, expires_at) = (None, None);
+            return Ok(Standing { status: None, is_mine: false, response, expires_at, retry_after: self.lease.tick });
+        };
+        let record = seen.record;
+        Ok(Standing {
+            status: Some(record.status),
+            is_mine: record.lease_token.as_ref() == Some(&self.claim.token),
+            retry_after: self.lease.wait(record.lease_until.unwrap_or(seen.now), seen.now),
+            response: record.response,
+            expires_at: record.expires_at,
+        })
+    }
+
+    /// Says with which status this delivery was answered, for the log of deliveries.
+    pub async fn answered(&self, status: u16) {
+        self.log.answered(self.claim.delivery, status).await;
+    }
+
+    async fn end(&self, owner_move: OwnerMove) -> Result<Moved, EndError> {
+        let mut keys = self.store.clone();
+        let Claim { scope, key, token, .. } = &self.claim;
+        let mut tries = Tries::default();
+        loop {
+            match keys.owner_move(scope, key, token, &owner_move).await {
+                Ok(Some(moved)) => return Ok(moved),
+                Ok(None) => return Err(claim_lost(&self.claim, self.owned.attempt)),
+                // Whether it was committed is not known. Nothing more is written: the record tells.
+                Err(error) if error.kind() == StoreErrorKind::Lost => {
+                    return self.read_after_lost_reply(&owner_move, error).await;
+                }
+                Err(error) if tries.again(error.is_transient()).await => {}
+                Err(error) => return Err(self.store_error(error)),
+            }
+        }
+    }
+
+    async fn read_after_lost_reply(&self, owner_move: &OwnerMove, lost: StoreError) -> Result<Moved, EndError> {
+        let standing = self.standing().await?;
+        let ended = match owner_move {
+            OwnerMove::Complete(_) => standing.status == Some(Status::Completed) && standing.is_mine,
+            OwnerMove::Fail { .. } => standing.status == Some(Status::Failed) && standing.is_mine,
+            OwnerMove::External { .. } => standing.status == Some(Status::PendingExternal) && standing.is_mine,
+            OwnerMove::Release => standing.status.is_none(),
+            OwnerMove::Renew { .. } => false,
+        };
+        if ended { Ok(Moved { expires_at: standing.expires_at }) } else { Err(self.store_error(lost)) }
+    }
+
+    fn store_error(&self, source: StoreError) -> EndError {
+        let Claim { scope, key, .. } = &self.claim;
+        EndError::Store { scope: scope.clone(), key: shortened(key.as_str()), attempt: self.owned.attempt, source }
+    }
+}
+
+impl<S: Store + Transactional> Permit<S> {
+    /// Stores the outcome in the caller's transaction, together with the caller's rows: commit it afterwards, and
+    /// roll it back on any error.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, roll the transaction back.
+    pub async fn complete_tx(&self, tx: &mut S::Tx, response: StoredResponse) -> Result<Completed, EndError> {
+        let mut keys = self.store.within(tx);
+        end_within(&mut keys, &self.claim, self.owned.attempt, OwnerMove::Complete(response)).await
+    }
+}
+
+/// The right to execute within the caller's transaction: claim, rows and outcome commit or roll back together.
+#[must_use = "a permit that is dropped leaves its key claimed, should the transaction commit"]
+#[derive(Debug)]
+pub struct TxPermit {
+    claim: Claim,
+    owned: Owned,
+}
+
+impl TxPermit {
+    pub(super) fn new(claim: Claim, owned: Owned) -> Self {
+        Self { claim, owned }
+    }
+
+    /// The number of this attempt, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.owned.attempt
+    }
+
+    /// Whether an earlier attempt was cut off, so that its work may be half done.
+    pub fn is_resumed(&self) -> bool {
+        self.owned.resumed
+    }
+
+    /// The key to send along with outside calls: the same for every attempt.
+    pub fn downstream_key(&self) -> &str {
+        &self.claim.downstream_key
+    }
+
+    /// The fencing token of this attempt.
+    pub fn lease_token(&self) -> &LeaseToken {
+        &self.claim.token
+    }
+
+    /// The key.
+    pub fn key(&self) -> &Key {
+        &self.claim.key
+    }
+
+    /// Stores the outcome, in the same transaction as the caller's rows. Commit afterwards.
+    ///
+    /// # Errors
+    /// [`EndError`]: roll back.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, roll the transaction back.
+    pub async fn complete<S: Transactional>(
+        self,
+        store: &S,
+        tx: &mut S::Tx,
+        response: StoredResponse,
+    ) -> Result<Completed, EndError> {
+        let mut keys = store.within(tx);
+        end_within(&mut keys, &self.claim, self.owned.attempt, OwnerMove::Complete(response)).await
+    }
+
+    /// Records a failed attempt, after the caller has rolled back to a savepoint that it set after `begin_tx`.
+    ///
+    /// # Errors
+    /// [`EndError`]: roll back.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, roll the transaction back.
+    pub async fn fail<S: Transactional>(
+        self,
+        store: &S,
+        tx: &mut S::Tx,
+        error: &str,
+        response: Option<StoredResponse>,
+    ) -> Result<(), EndError> {
+        let mut keys = store.within(tx);
+        let failed = OwnerMove::Fail { error: short(error), response };
+        end_within(&mut keys, &self.claim, self.owned.attempt, failed).await.map(|_| ())
+    }
+}
+
+async fn end_within(
+    keys: &mut impl Keys,
+    claim: &Claim,
+    attempt: u32,
+    owner_move: OwnerMove,
+) -> Result<Completed, EndError> {
+    match keys.owner_move(&claim.scope, &claim.key, &claim.token, &owner_move).await {
+        Ok(Some(moved)) => Ok(Completed { expires_at: moved.expires_at }),
+        Ok(None) => Err(claim_lost(claim, attempt)),
+        Err(source) => Err(EndError::Store {
+            scope: claim.scope.clone(),
+            key: shortened(claim.key.as_str()),
+            attempt,
+            source,
+        }),
+    }
+}
+
+fn claim_lost(claim: &Claim, attempt: u32) -> EndError {
+    EndError::ClaimLost { scope: claim.scope.clone(), key: shortened(claim.key.as_str()), attempt }
+}
+
+/// At most 200 characters of an error, without control characters: it goes into a column that people read.
+fn short(error: &str) -> String {
+    error.chars().filter(|c| !c.is_control()).take(200).collect()
+}

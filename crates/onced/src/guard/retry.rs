@@ -1,0 +1,68 @@
+//! Whole-transaction retries of errors that pass. The one helper for it: what it runs must be one transaction, which
+//! has been rolled back when a transient error comes out.
+
+use std::time::Duration;
+
+use onced_core::backoff::Backoff;
+
+/// How often a transaction is tried.
+const TRIES: u32 = 5;
+const BACKOFF: Backoff = Backoff { base: Duration::from_millis(20), cap: Duration::from_millis(500) };
+
+/// The tries of one transaction: five, up to half a second apart.
+///
+/// ```text
+/// let mut tries = Tries::default();
+/// loop {
+///     match transaction().await {
+///         Err(error) if tries.again(error.is_transient()).await => {}
+///         result => break result,
+///     }
+/// }
+/// ```
+#[derive(Debug, Default)]
+pub struct Tries {
+    failures: u32,
+}
+
+impl Tries {
+    /// Whether to run the transaction again, after a wait. Never where the error is not transient: only that says
+    /// that the transaction was rolled back, whole.
+    ///
+    /// # Cancel safety
+    /// Only waits.
+    pub async fn again(&mut self, transient: bool) -> bool {
+        if !transient || self.failures + 1 >= TRIES {
+            return false;
+        }
+        self.failures += 1;
+        tracing::debug!(failures = self.failures, "transient error: the transaction is run again");
+        tokio::time::sleep(BACKOFF.delay(self.failures, random_unit())).await;
+        true
+    }
+}
+
+fn random_unit() -> f64 {
+    let mut bytes = [0_u8; 4];
+    // Without randomness the full delay is as good as any.
+    if getrandom::fill(&mut bytes).is_err() {
+        return 1.0;
+    }
+    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_transaction_is_tried_five_times_and_only_where_it_was_rolled_back() {
+        let mut tries = Tries::default();
+        let mut runs = 1;
+        while tries.again(true).await {
+            runs += 1;
+        }
+        assert_eq!(runs, 5);
+        assert!(!Tries::default().again(false).await);
+    }
+}

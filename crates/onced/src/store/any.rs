@@ -1,0 +1,130 @@
+//! A store of whichever backend its URL names.
+
+use onced_core::key::{Key, Scope};
+use onced_core::record::LeaseToken;
+use uuid::Uuid;
+
+use super::deliveries::{Deliveries, DeliveryLine, DeliveryRead};
+use super::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
+#[cfg(feature = "postgres")]
+use super::postgres::PgStore;
+#[cfg(feature = "sqlite")]
+use super::sqlite::SqliteStore;
+use super::upkeep::{Audited, Because, Filter, Listed, Resolution, Upkeep};
+use super::{StoreError, StoreOptions};
+
+/// A store of whichever backend its URL names.
+#[derive(Clone)]
+#[allow(missing_docs)]
+pub enum AnyStore {
+    #[cfg(feature = "sqlite")]
+    Sqlite(SqliteStore),
+    #[cfg(feature = "postgres")]
+    Postgres(PgStore),
+}
+
+macro_rules! each {
+    ($store:expr, $it:ident => $do:expr) => {
+        match $store {
+            #[cfg(feature = "sqlite")]
+            AnyStore::Sqlite($it) => $do,
+            #[cfg(feature = "postgres")]
+            AnyStore::Postgres($it) => $do,
+        }
+    };
+}
+
+impl AnyStore {
+    /// Opens the store of that URL: `sqlite:PATH` or `postgres://…`. Does not migrate.
+    ///
+    /// # Errors
+    /// Where the URL names no backend of this build, the database cannot be opened, or its commits may not survive.
+    pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
+        match url.split(':').next().unwrap_or("") {
+            #[cfg(feature = "sqlite")]
+            "sqlite" => Ok(Self::Sqlite(SqliteStore::open(url, options).await?)),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => Ok(Self::Postgres(PgStore::open(url, options).await?)),
+            _ => Err(StoreError::refused("a store's URL begins with sqlite: or postgres://")),
+        }
+    }
+
+    /// Brings the schema up to date; safe for several instances at once.
+    ///
+    /// # Errors
+    /// Where the schema is newer than this version, or a table of that name is not ours.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        each!(self, store => store.migrate().await)
+    }
+
+    /// Refuses unless the schema is of the version that this binary knows.
+    ///
+    /// # Errors
+    /// In words that say to migrate, or that the schema is newer.
+    pub async fn check_schema(&self) -> Result<(), StoreError> {
+        each!(self, store => store.check_schema().await)
+    }
+}
+
+impl Keys for AnyStore {
+    fn reads_first(&self) -> bool {
+        each!(self, store => store.reads_first())
+    }
+
+    async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        each!(self, store => store.claim(claim).await)
+    }
+
+    async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
+        each!(self, store => store.find(scope, key).await)
+    }
+
+    async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
+        each!(self, store => store.take(claim, basis).await)
+    }
+
+    async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, why: &str) -> Result<bool, StoreError> {
+        each!(self, store => store.give_up(scope, key, basis, why).await)
+    }
+
+    async fn owner_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        owner_move: &OwnerMove,
+    ) -> Result<Option<Moved>, StoreError> {
+        each!(self, store => store.owner_move(scope, key, token, owner_move).await)
+    }
+}
+
+impl Deliveries for AnyStore {
+    async fn log(&mut self, lines: &[DeliveryLine], answered: &[(Uuid, u16)]) -> Result<(), StoreError> {
+        each!(self, store => store.log(lines, answered).await)
+    }
+
+    async fn deliveries_of(&mut self, scope: &Scope, key: &Key, limit: u32) -> Result<Vec<DeliveryRead>, StoreError> {
+        each!(self, store => store.deliveries_of(scope, key, limit).await)
+    }
+}
+
+impl Upkeep for AnyStore {
+    async fn list(&mut self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        each!(self, store => store.list(filter).await)
+    }
+
+    async fn audit_of(&mut self, scope: &Scope, key: &Key) -> Result<Vec<Audited>, StoreError> {
+        each!(self, store => store.audit_of(scope, key).await)
+    }
+
+    async fn resolve(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: Option<&LeaseToken>,
+        resolution: &Resolution,
+        because: &Because,
+    ) -> Result<bool, StoreError> {
+        each!(self, store => store.resolve(scope, key, token, resolution, because).await)
+    }
+}

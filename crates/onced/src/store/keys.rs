@@ -1,0 +1,163 @@
+//! The facts about keys: what a backend can be asked, and told, about records. Backends report; they decide nothing.
+
+use std::future::Future;
+use std::time::Duration;
+
+use onced_core::decision::{Enter, Taking};
+use onced_core::fingerprint::RequestHash;
+use onced_core::key::{Key, Scope};
+use onced_core::record::{LeaseToken, Record, Status, StoredResponse};
+use onced_core::time::Timestamp;
+use uuid::Uuid;
+
+use super::StoreError;
+
+/// What a claimant writes, whichever way it gets the record.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The scope.
+    pub scope: Scope,
+    /// The key.
+    pub key: Key,
+    /// The hash of the request that the key is bound to.
+    pub request_hash: RequestHash,
+    /// The rules of that hash.
+    pub hash_version: String,
+    /// The claimant's token, made before it asks.
+    pub token: LeaseToken,
+    /// What the claim writes.
+    pub enter: Enter,
+    /// The length of the lease.
+    pub lease: Duration,
+    /// From the claim to the expiry.
+    pub keep: Duration,
+    /// From an ending to the expiry at least.
+    pub retry_window: Duration,
+    /// The key that goes along with outside calls.
+    pub downstream_key: String,
+    /// The id of the delivery line that commits with the claim; `None` where none is kept.
+    pub delivery: Option<Uuid>,
+}
+
+/// A record that is to be taken, as it was read. All of it is repeated in the `WHERE`.
+#[derive(Clone, Debug)]
+pub struct Basis {
+    /// How it is taken.
+    pub taking: Taking,
+    /// The status that was read.
+    pub status: Status,
+    /// The attempt that was read.
+    pub attempt: u32,
+    /// The token that was read.
+    pub token: Option<LeaseToken>,
+}
+
+/// What came of a claim or a taking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// The record is the claimant's.
+    Yes {
+        /// The number of the attempt.
+        attempt: u32,
+        /// When the record expires.
+        expires_at: Option<Timestamp>,
+    },
+    /// The claim lock was got, and yet nothing changed: the record is there already, or is no longer as it was read.
+    No,
+    /// A rival's transaction is open.
+    LockMissed,
+}
+
+/// A record that was read, with the database's time in the same statement.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The record.
+    pub record: Record,
+    /// The answer of the outside call, where a step records it.
+    pub call_answer: Option<StoredResponse>,
+    /// The database's clock.
+    pub now: Timestamp,
+}
+
+/// A move of the owner, by its token.
+#[derive(Clone, Debug)]
+pub enum OwnerMove {
+    /// Store the outcome.
+    Complete(StoredResponse),
+    /// Record a failed attempt, with the answer to replay once attempts are used up.
+    Fail {
+        /// Short text for people.
+        error: String,
+        /// The answer, if there was one.
+        response: Option<StoredResponse>,
+    },
+    /// Announce an outside call; the lease begins anew.
+    External {
+        /// Its length.
+        lease: Duration,
+    },
+    /// Extend the lease.
+    Renew {
+        /// Its length.
+        lease: Duration,
+    },
+    /// Give the key back.
+    Release,
+}
+
+/// A move that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// When the record expires now.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// The records of a backend, either each call in a transaction of its own, or all in the caller's.
+pub trait Keys: Send {
+    /// Whether reading is so much cheaper than claiming that it comes first. A matter of speed only.
+    fn reads_first(&self) -> bool;
+
+    /// Inserts the record of a key that has none, in one atomic step that never waits for a rival without bound.
+    fn claim(&mut self, claim: &Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
+
+    /// Reads a record in a statement of its own.
+    fn find(&mut self, scope: &Scope, key: &Key) -> impl Future<Output = Result<Option<Seen>, StoreError>> + Send;
+
+    /// Takes an existing record by compare-and-swap on all of `basis`.
+    fn take(&mut self, claim: &Claim, basis: &Basis) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
+
+    /// Marks a record that is out of attempts as failed, by compare-and-swap. `false` where it has changed.
+    fn give_up(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        basis: &Basis,
+        error: &str,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Makes a move of the owner, by compare-and-swap on its token and the statuses that the move may start from.
+    /// `None` where the claim was lost.
+    fn owner_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        owner_move: &OwnerMove,
+    ) -> impl Future<Output = Result<Option<Moved>, StoreError>> + Send;
+}
+
+/// A store in which a caller can share its own transaction.
+pub trait Transactional: Keys {
+    /// The caller's transaction.
+    type Tx: Send;
+    /// The records within it.
+    type InTx<'t>: Keys
+    where
+        Self: 't;
+
+    /// Opens a transaction that is safe to drop at any point.
+    fn transaction(&self) -> impl Future<Output = Result<Self::Tx, StoreError>> + Send;
+
+    /// The records within `tx`.
+    fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> Self::InTx<'t>;
+}

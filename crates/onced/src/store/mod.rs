@@ -1,0 +1,85 @@
+//! The store: what stands in the database, as facts. It gives them no meaning; `onced_core::decision` does.
+//!
+//! One trait per table ([`keys`], [`deliveries`], [`upkeep`]), one folder per backend with the same file names in it.
+
+pub mod any;
+pub mod deliveries;
+mod error;
+pub mod keys;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod migrate;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+pub mod upkeep;
+
+use std::time::Duration;
+
+pub use self::any::AnyStore;
+pub use self::error::{StoreError, StoreErrorKind};
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// PostgreSQL: the schema of the ledger.
+    pub schema: String,
+    /// How many connections at most.
+    pub max_connections: u32,
+    /// How long to wait for a connection.
+    pub acquire_timeout: Duration,
+    /// SQLite: how long to wait for the write lock.
+    pub busy_timeout: Duration,
+    /// What to do about settings under which commits can be lost.
+    pub durability: Durability,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            schema: "onced".to_owned(),
+            max_connections: 10,
+            acquire_timeout: Duration::from_secs(5),
+            busy_timeout: Duration::from_secs(5),
+            durability: Durability::Required,
+        }
+    }
+}
+
+/// What to do about settings under which commits can be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Refuse to open.
+    Required,
+    /// Warn, and go on.
+    WeakAccepted,
+}
+
+impl Durability {
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    fn accept(self, risks: impl IntoIterator<Item = &'static str>) -> Result<(), StoreError> {
+        for risk in risks {
+            match self {
+                Self::Required => {
+                    return Err(StoreError::refused(format!(
+                        "{risk}. Mend the setting, or set allow_weak_durability = true to accept that"
+                    )));
+                }
+                Self::WeakAccepted => tracing::warn!(risk, "the store can lose commits"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens a transaction. The one place that does: a cancelled `begin` can leave a pooled connection inside an open
+/// transaction, and what its next borrower writes would never be committed. So it runs in a task of its own, which
+/// nobody cancels; where the caller has gone, the transaction is dropped and rolled back.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+async fn open_transaction<DB: sqlx::Database>(
+    pool: &sqlx::Pool<DB>,
+    statement: &'static str,
+) -> Result<sqlx::Transaction<'static, DB>, sqlx::Error> {
+    let pool = pool.clone();
+    tokio::spawn(async move { pool.begin_with(statement).await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?
+}

@@ -1,0 +1,187 @@
+//! Keys on PostgreSQL: each call is one statement, on its own in autocommit or within the caller's transaction.
+
+use onced_core::decision::Taking;
+use onced_core::key::{Key, Scope};
+use onced_core::record::{self, LeaseToken, StoredResponse};
+use onced_core::time::micros;
+use sqlx::PgConnection;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+
+use super::sql::Statements;
+use super::{PgStore, error, row};
+use crate::store::StoreError;
+use crate::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
+
+type PgQuery<'q> = Query<'q, sqlx::Postgres, PgArguments>;
+
+/// The records as one connection sees them.
+pub struct PgKeys<'t> {
+    pub(super) conn: &'t mut PgConnection,
+    pub(super) sql: &'t Statements,
+}
+
+impl Keys for PgKeys<'_> {
+    // A claim is one statement, so the new key, which is the common one, pays nothing for the known one.
+    fn reads_first(&self) -> bool {
+        false
+    }
+
+    async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let query = bind_claim(sqlx::query(self.sql.claim.clone()), claim);
+        self.claimed(query, "claim").await
+    }
+
+    async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
+        let query = sqlx::query(self.sql.find.clone()).bind(scope.as_str()).bind(key.as_str());
+        let found = query.fetch_optional(&mut *self.conn).await.map_err(|source| error::of(source, "read a key"))?;
+        found.as_ref().map(row::seen).transpose()
+    }
+
+    async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
+        let token = basis.token.as_ref().map(LeaseToken::as_str);
+        let lease_over = match basis.taking {
+            Taking::LeaseOver | Taking::PendingLeaseOver => true,
+            Taking::Queued | Taking::Failed => false,
+            Taking::Insert => return self.claim(claim).await,
+            Taking::Expired => {
+                let query = bind_claim(sqlx::query(self.sql.replace.clone()), claim)
+                    .bind(claim.request_hash.as_bytes().as_slice())
+                    .bind(token);
+                return self.claimed(query, "replace an expired key").await;
+            }
+        };
+        let query = sqlx::query(self.sql.take.clone())
+            .bind(claim.scope.as_str())
+            .bind(claim.key.as_str())
+            .bind(basis.status.as_str())
+            .bind(attempt(basis.attempt))
+            .bind(token)
+            .bind(lease_over)
+            .bind(next_status(claim, basis))
+            .bind(claim.token.as_str())
+            .bind(micros(claim.lease))
+            .bind(&claim.downstream_key)
+            .bind(claim.delivery)
+            .bind(claim.request_hash.as_bytes().as_slice());
+        self.claimed(query, "take a key").await
+    }
+
+    async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, why: &str) -> Result<bool, StoreError> {
+        let query = sqlx::query(self.sql.give_up.clone())
+            .bind(scope.as_str())
+            .bind(key.as_str())
+            .bind(attempt(basis.attempt))
+            .bind(basis.token.as_ref().map(LeaseToken::as_str))
+            .bind(why);
+        let done = query.execute(&mut *self.conn).await.map_err(|source| error::of(source, "give a key up"))?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    async fn owner_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        owner_move: &OwnerMove,
+    ) -> Result<Option<Moved>, StoreError> {
+        let (sql, doing) = match owner_move {
+            OwnerMove::Complete(_) => (&self.sql.complete, "complete"),
+            OwnerMove::Fail { .. } => (&self.sql.fail, "fail"),
+            OwnerMove::External { .. } => (&self.sql.external, "announce an outside call"),
+            OwnerMove::Renew { .. } => (&self.sql.renew, "renew"),
+            OwnerMove::Release => (&self.sql.release, "release"),
+        };
+        let query = sqlx::query(sql.clone()).bind(scope.as_str()).bind(key.as_str()).bind(token.as_str());
+        let query = match owner_move {
+            OwnerMove::Complete(response) => bind_response(query, Some(response)),
+            OwnerMove::Fail { error, response } => bind_response(query, response.as_ref()).bind(error),
+            OwnerMove::External { lease } | OwnerMove::Renew { lease } => query.bind(micros(*lease)),
+            OwnerMove::Release => query,
+        };
+        let moved = query.fetch_optional(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
+        moved.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
+    }
+}
+
+impl PgKeys<'_> {
+    async fn claimed(&mut self, query: PgQuery<'_>, doing: &'static str) -> Result<Claimed, StoreError> {
+        let row = query.fetch_one(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
+        row::claimed(&row)
+    }
+}
+
+fn bind_claim<'q>(query: PgQuery<'q>, claim: &'q Claim) -> PgQuery<'q> {
+    query
+        .bind(claim.scope.as_str())
+        .bind(claim.key.as_str())
+        .bind(claim.request_hash.as_bytes().as_slice())
+        .bind(&claim.hash_version)
+        .bind(claim.enter.status().as_str())
+        .bind(claim.token.as_str())
+        .bind(micros(claim.lease))
+        .bind(&claim.downstream_key)
+        .bind(micros(claim.retry_window))
+        .bind(micros(claim.keep))
+        .bind(claim.delivery)
+}
+
+pub(super) fn bind_response<'q>(query: PgQuery<'q>, response: Option<&'q StoredResponse>) -> PgQuery<'q> {
+    query
+        .bind(response.map(|stored| i32::from(stored.code)))
+        .bind(response.map(|stored| record::headers_to_text(&stored.headers)))
+        .bind(response.and_then(|stored| stored.body.as_deref()))
+        .bind(response.is_some_and(|stored| stored.body_omitted))
+}
+
+// A pending record stays pending: whatever the claimant meant to do, a call may have happened.
+fn next_status(claim: &Claim, basis: &Basis) -> &'static str {
+    match basis.taking {
+        Taking::PendingLeaseOver => basis.status.as_str(),
+        Taking::Insert | Taking::Expired | Taking::Queued | Taking::LeaseOver | Taking::Failed => {
+            claim.enter.status().as_str()
+        }
+    }
+}
+
+fn attempt(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// Each call on a connection of its own, committed when it returns.
+impl Keys for PgStore {
+    fn reads_first(&self) -> bool {
+        false
+    }
+
+    async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let mut conn = self.connection().await?;
+        self.keys_on(&mut conn).claim(claim).await
+    }
+
+    async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
+        let mut conn = self.connection().await?;
+        self.keys_on(&mut conn).find(scope, key).await
+    }
+
+    async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
+        let mut conn = self.connection().await?;
+        self.keys_on(&mut conn).take(claim, basis).await
+    }
+
+    async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, why: &str) -> Result<bool, StoreError> {
+        let mut conn = self.connection().await?;
+        self.keys_on(&mut conn).give_up(scope, key, basis, why).await
+    }
+
+    async fn owner_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        owner_move: &OwnerMove,
+    ) -> Result<Option<Moved>, StoreError> {
+        let mut conn = self.connection().await?;
+        self.keys_on(&mut conn).owner_move(scope, key, token, owner_move).await
+    }
+}

@@ -1,0 +1,189 @@
+//! The ledger in PostgreSQL, in a schema of its own inside the application's database.
+
+mod deliveries;
+mod error;
+mod keys;
+mod row;
+mod sql;
+mod upkeep;
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{PgConnection, Postgres, Row};
+
+pub use self::keys::PgKeys;
+use self::sql::Statements;
+use super::keys::Transactional;
+use super::migrate::{self, Step};
+use super::{Durability, StoreError, StoreOptions};
+
+const STEPS: &[Step] =
+    &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
+
+/// The ledger in a PostgreSQL database. Cloning shares the connections.
+#[derive(Clone)]
+pub struct PgStore {
+    pool: PgPool,
+    sql: Arc<Statements>,
+    schema: Arc<str>,
+}
+
+impl PgStore {
+    /// Connects, and checks that commits survive. Does not migrate.
+    ///
+    /// # Errors
+    /// Where the server cannot be reached, is a standby, or is set to lose commits silently.
+    pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
+        check_schema_name(&options.schema)?;
+        let connect = PgConnectOptions::from_str(url)
+            .map_err(|_| StoreError::refused("the PostgreSQL URL cannot be read; it looks like postgres://user@host:5432/database"))?
+            .application_name("onced")
+            // Bounds every wait for a lock; what is left waiting is answered "in progress" or 503, never executed.
+            .options([("lock_timeout", "5s"), ("statement_timeout", "30s"), ("idle_in_transaction_session_timeout", "30s")])
+            .options([("tcp_keepalives_idle", "30"), ("tcp_keepalives_interval", "5"), ("tcp_keepalives_count", "3")]);
+        let pool = PgPoolOptions::new()
+            .max_connections(options.max_connections)
+            .acquire_timeout(options.acquire_timeout)
+            .connect_lazy_with(connect);
+        let store = Self::from_pool(pool, &options.schema)?;
+        store.check_durability(options.durability).await?;
+        Ok(store)
+    }
+
+    /// The ledger through an application's own pool. Does not migrate.
+    ///
+    /// # Errors
+    /// Where the schema's name would need quotes.
+    pub fn from_pool(pool: PgPool, schema: &str) -> Result<Self, StoreError> {
+        check_schema_name(schema)?;
+        Ok(Self { pool, sql: Arc::new(Statements::new(schema)), schema: schema.into() })
+    }
+
+    /// Brings the schema up to date. Several instances may do so at once: one works, the others wait for it.
+    ///
+    /// # Errors
+    /// Where the schema is newer than this version, or a table of that name is not ours.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        let err = |source| error::of(source, "migrate");
+        let mut tx = self.transaction().await?;
+        let schema = &self.schema;
+        sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('onced migrate ' || $1, 0))")
+            .bind(schema.as_ref())
+            .execute(&mut *tx)
+            .await
+            .map_err(err)?;
+        if self.schema_is_current(&mut tx).await? {
+            return Ok(());
+        }
+        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}");
+        sqlx::query(sqlx::AssertSqlSafe(create)).execute(&mut *tx).await.map_err(err)?;
+        migrate::migrator(STEPS, format!("{schema}.migrations"), |text| sql::in_schema(text, schema))
+            .run_direct(None, &mut *tx, false)
+            .await
+            .map_err(|source| migrate::failed(source, err))?;
+        tx.commit().await.map_err(err)
+    }
+
+    /// The text of all migrations, as `migrate` would run them on an empty database.
+    pub fn migrations(schema: &str) -> String {
+        STEPS.iter().fold(format!("CREATE SCHEMA IF NOT EXISTS {schema};\n"), |text, step| {
+            format!("{text}\n{}", sql::in_schema(step.sql, schema))
+        })
+    }
+
+    /// Refuses unless the schema is there and of the version that this binary knows.
+    ///
+    /// # Errors
+    /// In words that say to migrate, or that the schema is newer.
+    pub async fn check_schema(&self) -> Result<(), StoreError> {
+        let mut conn = self.connection().await?;
+        if self.schema_is_current(&mut conn).await? {
+            return Ok(());
+        }
+        Err(StoreError::refused("the database has no up-to-date onced schema: run `onced migrate`"))
+    }
+
+    async fn schema_is_current(&self, conn: &mut PgConnection) -> Result<bool, StoreError> {
+        let err = |source| error::of(source, "read the schema's version");
+        let table = |name: &str| format!("{}.{name}", self.schema);
+        let there = sqlx::query("SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL")
+            .bind(table("migrations"))
+            .bind(table("idempotency_keys"))
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(err)?;
+        let (migrations, keys): (bool, bool) = (there.try_get(0).map_err(err)?, there.try_get(1).map_err(err)?);
+        if !migrations {
+            return if keys { Err(migrate::foreign_table(&table("idempotency_keys"))) } else { Ok(false) };
+        }
+        let version = format!("SELECT coalesce(max(version), 0) FROM {}", table("migrations"));
+        let found: i64 =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(version)).fetch_one(&mut *conn).await.map_err(err)?;
+        match found.cmp(&migrate::newest(STEPS)) {
+            std::cmp::Ordering::Greater => Err(migrate::newer_schema(found, migrate::newest(STEPS))),
+            std::cmp::Ordering::Equal => Ok(true),
+            std::cmp::Ordering::Less => Ok(false),
+        }
+    }
+
+    async fn check_durability(&self, wanted: Durability) -> Result<(), StoreError> {
+        let err = |source| error::of(source, "check that commits survive");
+        let mut conn = self.connection().await?;
+        let row = sqlx::query(
+            "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'), \
+             current_setting('full_page_writes')",
+        )
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(err)?;
+        if row.try_get::<bool, _>(0).map_err(err)? {
+            return Err(StoreError::refused("this PostgreSQL is a standby: decisions are made on the primary only"));
+        }
+        let setting = |n: usize| row.try_get::<String, _>(n).map_err(err);
+        let risks = [
+            (setting(1)? == "off", "synchronous_commit = off: a crash of the server loses commits that were confirmed, and with them the memory that a trigger took effect"),
+            (setting(2)? == "off", "fsync = off: a crash of the machine can lose commits and corrupt the database"),
+            (setting(3)? == "off", "full_page_writes = off: a crash of the machine can corrupt the database"),
+        ];
+        wanted.accept(risks.into_iter().filter_map(|(is_so, risk)| is_so.then_some(risk)))
+    }
+
+    pub(super) async fn connection(&self) -> Result<PoolConnection<Postgres>, StoreError> {
+        self.pool.acquire().await.map_err(error::on_connecting)
+    }
+
+    pub(super) fn keys_on<'t>(&'t self, conn: &'t mut PgConnection) -> PgKeys<'t> {
+        PgKeys { conn, sql: &self.sql }
+    }
+
+    /// The connections, for an application that shares them.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+}
+
+impl Transactional for PgStore {
+    type Tx = sqlx::Transaction<'static, Postgres>;
+    type InTx<'t> = PgKeys<'t>;
+
+    async fn transaction(&self) -> Result<Self::Tx, StoreError> {
+        super::open_transaction(&self.pool, "BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(error::on_connecting)
+    }
+
+    fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> PgKeys<'t> {
+        self.keys_on(tx)
+    }
+}
+
+fn check_schema_name(schema: &str) -> Result<(), StoreError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'_' || byte.is_ascii_digit();
+    let first = schema.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    if first && schema.len() <= 48 && schema.bytes().all(plain) {
+        Ok(())
+    } else {
+        Err(StoreError::refused("a schema's name is 1 to 48 of a-z, 0-9 and _, and does not begin with a digit"))
+    }
+}

@@ -1,0 +1,8 @@
+-- Store the outcome. Expects exactly one row; zero means that the claim was lost: the transaction must roll back.
+-- Uses the primary key. Safe at read committed: status and token guard the change.
+UPDATE onced.idempotency_keys
+   SET status = 'completed', lease_until = NULL, response_code = $4, response_headers = $5, response_body = $6,
+       body_omitted = $7, error = NULL, held_at = NULL, next_probe_at = NULL, completed_at = onced.clock(),
+       updated_at = onced.clock(), expires_at = greatest(expires_at, onced.clock() + retry_window)
+ WHERE scope = $1 AND key = $2 AND lease_token = $3 AND status IN ('in_progress', 'pending_external')
+RETURNING onced.micros(expires_at) AS expires_at;

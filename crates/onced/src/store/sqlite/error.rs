@@ -1,0 +1,38 @@
+//! SQLite's result codes, translated in this one place.
+
+use crate::store::error::translate;
+use crate::store::{StoreError, StoreErrorKind};
+
+const BUSY: i32 = 5;
+const LOCKED: i32 = 6;
+const INTERRUPT: i32 = 9;
+const IO_ERROR: i32 = 10;
+const CANNOT_OPEN: i32 = 14;
+
+pub(super) fn of(error: sqlx::Error, doing: &'static str) -> StoreError {
+    translate(error, doing, |answer| match primary_code(answer.code().as_deref()) {
+        // Somebody else is writing. Nothing of ours was written.
+        Some(BUSY | LOCKED | INTERRUPT) => StoreErrorKind::Transient,
+        Some(CANNOT_OPEN) => StoreErrorKind::Unavailable,
+        // In the middle of a commit it is not known whether it got through.
+        Some(IO_ERROR) => StoreErrorKind::Lost,
+        _ => StoreErrorKind::Refused,
+    })
+}
+
+/// Whether the write lock was not got in time. `BUSY_SNAPSHOT` is another matter: the caller's transaction has read
+/// and cannot be upgraded.
+pub(super) fn is_write_lock_missed(error: &sqlx::Error) -> bool {
+    const BUSY_SNAPSHOT: i32 = BUSY | (2 << 8);
+    match error {
+        sqlx::Error::Database(answer) => {
+            let code = answer.code().and_then(|code| code.parse::<i32>().ok());
+            code.is_some_and(|code| code != BUSY_SNAPSHOT && code & 0xff == BUSY)
+        }
+        _ => false,
+    }
+}
+
+fn primary_code(code: Option<&str>) -> Option<i32> {
+    code?.parse::<i32>().ok().map(|extended| extended & 0xff)
+}

@@ -1,0 +1,249 @@
+//! Keys on SQLite. What writes runs under the one write lock: in the writer's transaction, or in the caller's.
+
+use onced_core::decision::Taking;
+use onced_core::key::{Key, Scope};
+use onced_core::record::{self, LeaseToken, StoredResponse};
+use onced_core::time::micros;
+use sqlx::SqliteConnection;
+use sqlx::query::Query;
+use sqlx::sqlite::SqliteArguments;
+use uuid::Uuid;
+
+use super::{SqliteStore, error, row};
+use crate::store::StoreError;
+use crate::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
+
+type SqliteQuery<'q> = Query<'q, sqlx::Sqlite, SqliteArguments>;
+
+const CLAIM: &str = include_str!("sql/claim.sql");
+const FIND: &str = include_str!("sql/find.sql");
+const TAKE: &str = include_str!("sql/take.sql");
+const REPLACE: &str = include_str!("sql/replace.sql");
+const FORGET_STEPS: &str = include_str!("sql/forget_steps.sql");
+const GIVE_UP: &str = include_str!("sql/give_up.sql");
+const COMPLETE: &str = include_str!("sql/complete.sql");
+const FAIL: &str = include_str!("sql/fail.sql");
+const EXTERNAL: &str = include_str!("sql/external.sql");
+const RENEW: &str = include_str!("sql/renew.sql");
+const RELEASE: &str = include_str!("sql/release.sql");
+const LOG_DELIVERY: &str = include_str!("sql/log_delivery.sql");
+
+/// The records as one connection sees them.
+pub struct SqliteKeys<'t> {
+    pub(super) conn: &'t mut SqliteConnection,
+}
+
+impl Keys for SqliteKeys<'_> {
+    // A read needs no lock.
+    fn reads_first(&self) -> bool {
+        true
+    }
+
+    async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let claimed = self.claimed(bind_claim(sqlx::query(CLAIM), claim), "claim").await?;
+        self.log_execution(claim, claimed).await?;
+        Ok(claimed)
+    }
+
+    async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
+        let query = sqlx::query(FIND).bind(scope.as_str()).bind(key.as_str());
+        let found = query.fetch_optional(&mut *self.conn).await.map_err(|source| error::of(source, "read a key"))?;
+        found.as_ref().map(row::seen).transpose()
+    }
+
+    async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
+        let token = basis.token.as_ref().map(LeaseToken::as_str);
+        let lease_over = match basis.taking {
+            Taking::LeaseOver | Taking::PendingLeaseOver => true,
+            Taking::Queued | Taking::Failed => false,
+            Taking::Insert => return self.claim(claim).await,
+            Taking::Expired => return self.replace(claim, token).await,
+        };
+        let query = sqlx::query(TAKE)
+            .bind(claim.scope.as_str())
+            .bind(claim.key.as_str())
+            .bind(basis.status.as_str())
+            .bind(i64::from(basis.attempt))
+            .bind(token)
+            .bind(lease_over)
+            .bind(next_status(claim, basis))
+            .bind(claim.token.as_str())
+            .bind(micros(claim.lease))
+            .bind(&claim.downstream_key);
+        let claimed = self.claimed(query, "take a key").await?;
+        self.log_execution(claim, claimed).await?;
+        Ok(claimed)
+    }
+
+    async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, why: &str) -> Result<bool, StoreError> {
+        let query = sqlx::query(GIVE_UP)
+            .bind(scope.as_str())
+            .bind(key.as_str())
+            .bind(i64::from(basis.attempt))
+            .bind(basis.token.as_ref().map(LeaseToken::as_str))
+            .bind(why);
+        let done = query.execute(&mut *self.conn).await.map_err(|source| error::of(source, "give a key up"))?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    async fn owner_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        owner_move: &OwnerMove,
+    ) -> Result<Option<Moved>, StoreError> {
+        let (sql, doing) = match owner_move {
+            OwnerMove::Complete(_) => (COMPLETE, "complete"),
+            OwnerMove::Fail { .. } => (FAIL, "fail"),
+            OwnerMove::External { .. } => (EXTERNAL, "announce an outside call"),
+            OwnerMove::Renew { .. } => (RENEW, "renew"),
+            OwnerMove::Release => (RELEASE, "release"),
+        };
+        let query = sqlx::query(sql).bind(scope.as_str()).bind(key.as_str()).bind(token.as_str());
+        let query = match owner_move {
+            OwnerMove::Complete(response) => bind_response(query, Some(response)),
+            OwnerMove::Fail { error, response } => bind_response(query, response.as_ref()).bind(error),
+            OwnerMove::External { lease } | OwnerMove::Renew { lease } => query.bind(micros(*lease)),
+            OwnerMove::Release => query,
+        };
+        let moved = query.fetch_optional(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
+        moved.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
+    }
+}
+
+impl SqliteKeys<'_> {
+    async fn replace(&mut self, claim: &Claim, token: Option<&str>) -> Result<Claimed, StoreError> {
+        let query = bind_claim(sqlx::query(REPLACE), claim).bind(token);
+        let claimed = self.claimed(query, "replace an expired key").await?;
+        if let Claimed::Yes { .. } = claimed {
+            let forget = sqlx::query(FORGET_STEPS).bind(claim.scope.as_str()).bind(claim.key.as_str());
+            forget.execute(&mut *self.conn).await.map_err(|source| error::of(source, "forget a key's steps"))?;
+        }
+        self.log_execution(claim, claimed).await?;
+        Ok(claimed)
+    }
+
+    // In a caller's deferred transaction the first write asks for the write lock: a rival may hold it.
+    async fn claimed(&mut self, query: SqliteQuery<'_>, doing: &'static str) -> Result<Claimed, StoreError> {
+        match query.fetch_optional(&mut *self.conn).await {
+            Ok(row) => row::claimed(row.as_ref()),
+            Err(source) if error::is_write_lock_missed(&source) => Ok(Claimed::LockMissed),
+            Err(source) => Err(error::of(source, doing)),
+        }
+    }
+
+    async fn log_execution(&mut self, claim: &Claim, claimed: Claimed) -> Result<(), StoreError> {
+        let (Some(id), Claimed::Yes { attempt, .. }) = (claim.delivery, claimed) else { return Ok(()) };
+        sqlx::query(LOG_DELIVERY)
+            .bind(delivery_id(id))
+            .bind(claim.scope.as_str())
+            .bind(claim.key.as_str())
+            .bind(0_i64)
+            .bind("execute")
+            .bind(None::<i64>)
+            .bind(claim.request_hash.as_bytes().as_slice())
+            .bind(i64::from(attempt))
+            .execute(&mut *self.conn)
+            .await
+            .map_err(|source| error::of(source, "log a delivery"))?;
+        Ok(())
+    }
+}
+
+pub(super) fn delivery_id(id: Uuid) -> String {
+    id.to_string()
+}
+
+fn bind_claim<'q>(query: SqliteQuery<'q>, claim: &'q Claim) -> SqliteQuery<'q> {
+    query
+        .bind(claim.scope.as_str())
+        .bind(claim.key.as_str())
+        .bind(claim.request_hash.as_bytes().as_slice())
+        .bind(&claim.hash_version)
+        .bind(claim.enter.status().as_str())
+        .bind(claim.token.as_str())
+        .bind(micros(claim.lease))
+        .bind(&claim.downstream_key)
+        .bind(micros(claim.retry_window))
+        .bind(micros(claim.keep))
+}
+
+pub(super) fn bind_response<'q>(query: SqliteQuery<'q>, response: Option<&'q StoredResponse>) -> SqliteQuery<'q> {
+    query
+        .bind(response.map(|stored| i64::from(stored.code)))
+        .bind(response.map(|stored| record::headers_to_text(&stored.headers)))
+        .bind(response.and_then(|stored| stored.body.as_deref()))
+        .bind(i64::from(response.is_some_and(|stored| stored.body_omitted)))
+}
+
+// A pending record stays pending: whatever the claimant meant to do, a call may have happened.
+fn next_status(claim: &Claim, basis: &Basis) -> &'static str {
+    match basis.taking {
+        Taking::PendingLeaseOver => basis.status.as_str(),
+        Taking::Insert | Taking::Expired | Taking::Queued | Taking::LeaseOver | Taking::Failed => {
+            claim.enter.status().as_str()
+        }
+    }
+}
+
+/// Reads on connections of their own; writes through the writer, committed when they return.
+impl Keys for SqliteStore {
+    fn reads_first(&self) -> bool {
+        true
+    }
+
+    async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let claim = claim.clone();
+        let unit = self.writer.write("claim", move |conn| Box::pin(async move { SqliteKeys { conn }.claim(&claim).await }));
+        lock_missed_where_busy(unit.await)
+    }
+
+    async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
+        let mut conn = self.reader().await?;
+        SqliteKeys { conn: &mut conn }.find(scope, key).await
+    }
+
+    async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
+        let (claim, basis) = (claim.clone(), basis.clone());
+        let unit = self.writer.write("take a key", move |conn| {
+            Box::pin(async move { SqliteKeys { conn }.take(&claim, &basis).await })
+        });
+        lock_missed_where_busy(unit.await)
+    }
+
+    async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, why: &str) -> Result<bool, StoreError> {
+        let (scope, key, basis, why) = (scope.clone(), key.clone(), basis.clone(), why.to_owned());
+        let unit = self.writer.write("give a key up", move |conn| {
+            Box::pin(async move { SqliteKeys { conn }.give_up(&scope, &key, &basis, &why).await })
+        });
+        match unit.await {
+            Err(error) if error.is_transient() => Ok(false),
+            other => other,
+        }
+    }
+
+    async fn owner_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        owner_move: &OwnerMove,
+    ) -> Result<Option<Moved>, StoreError> {
+        let (scope, key, token, owner_move) = (scope.clone(), key.clone(), token.clone(), owner_move.clone());
+        self.writer
+            .write("write an ending", move |conn| {
+                Box::pin(async move { SqliteKeys { conn }.owner_move(&scope, &key, &token, &owner_move).await })
+            })
+            .await
+    }
+}
+
+// The write lock was not got within the bound: a rival, in this process or another, has a transaction open, and what
+// it is writing cannot be seen.
+fn lock_missed_where_busy(result: Result<Claimed, StoreError>) -> Result<Claimed, StoreError> {
+    match result {
+        Err(error) if error.is_transient() => Ok(Claimed::LockMissed),
+        other => other,
+    }
+}

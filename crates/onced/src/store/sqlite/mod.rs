@@ -1,0 +1,187 @@
+//! The ledger in a SQLite file: the embedded default.
+
+mod deliveries;
+mod error;
+mod keys;
+mod row;
+mod upkeep;
+mod writer;
+
+use std::borrow::Cow;
+use std::str::FromStr;
+
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
+
+pub use self::keys::SqliteKeys;
+use self::writer::Writer;
+use super::keys::Transactional;
+use super::migrate::{self, Step};
+use super::{Durability, StoreError, StoreErrorKind, StoreOptions};
+
+const STEPS: &[Step] =
+    &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
+const MIGRATIONS: &str = "onced_migrations";
+
+/// The ledger in a SQLite file. Cloning shares the connections.
+#[derive(Clone)]
+pub struct SqliteStore {
+    readers: SqlitePool,
+    writer: Writer,
+    /// For transactions that a caller shares: each gets a connection of its own.
+    shared: SqlitePool,
+}
+
+impl SqliteStore {
+    /// Opens the file of a `sqlite:PATH` URL, made if it is missing, and checks that commits survive. Does not migrate.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened, lies where WAL does not work, or the library has the WAL-reset fault.
+    pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
+        let unavailable = |source| {
+            let translated = error::of(source, "open the SQLite file");
+            StoreError::with_source(StoreErrorKind::Unavailable, translated.to_string(), translated)
+        };
+        let connect = SqliteConnectOptions::from_str(url)
+            .map_err(|_| StoreError::refused("the SQLite URL cannot be read; it looks like sqlite:onced.db"))?
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(options.busy_timeout);
+        let mut conn = connect.connect().await.map_err(unavailable)?;
+        check_durability(&mut conn, options.durability).await?;
+        let pool = || SqlitePoolOptions::new().acquire_timeout(options.acquire_timeout);
+        let readers = pool().max_connections(options.max_connections).connect_lazy_with(connect.clone());
+        let shared = pool().max_connections(options.max_connections).connect_lazy_with(connect);
+        Ok(Self { readers, writer: Writer::start(conn), shared })
+    }
+
+    /// Brings the schema up to date. Several instances may do so at once: one works, the others wait for it.
+    ///
+    /// # Errors
+    /// Where the schema is newer than this version, or a table of that name is not ours.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        let err = |source| error::of(source, "migrate");
+        // Where nothing is to be done, no write lock is asked for.
+        if schema_is_current(&mut *self.reader().await?).await? {
+            return Ok(());
+        }
+        let mut tx = self.transaction().await?;
+        if schema_is_current(&mut tx).await? {
+            return Ok(());
+        }
+        migrate::migrator(STEPS, MIGRATIONS.to_owned(), Cow::Borrowed)
+            .run_direct(None, &mut *tx, false)
+            .await
+            .map_err(|source| migrate::failed(source, err))?;
+        tx.commit().await.map_err(err)
+    }
+
+    /// The text of all migrations, as `migrate` would run them on an empty file.
+    pub fn migrations() -> String {
+        STEPS.iter().map(|step| step.sql).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Refuses unless the schema is there and of the version that this binary knows.
+    ///
+    /// # Errors
+    /// In words that say to migrate, or that the schema is newer.
+    pub async fn check_schema(&self) -> Result<(), StoreError> {
+        if schema_is_current(&mut *self.reader().await?).await? {
+            return Ok(());
+        }
+        Err(StoreError::refused("the database has no up-to-date onced schema: run `onced migrate`"))
+    }
+
+    async fn reader(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
+        self.readers.acquire().await.map_err(|source| {
+            let translated = error::of(source, "open the SQLite file");
+            StoreError::with_source(StoreErrorKind::Unavailable, translated.to_string(), translated)
+        })
+    }
+
+    /// Connections to the same file with the same settings, for an application that shares them.
+    pub fn pool(&self) -> &SqlitePool {
+        &self.shared
+    }
+}
+
+impl Transactional for SqliteStore {
+    type Tx = sqlx::Transaction<'static, Sqlite>;
+    type InTx<'t> = SqliteKeys<'t>;
+
+    async fn transaction(&self) -> Result<Self::Tx, StoreError> {
+        super::open_transaction(&self.shared, "BEGIN IMMEDIATE").await.map_err(|source| error::of(source, "begin"))
+    }
+
+    fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> SqliteKeys<'t> {
+        SqliteKeys { conn: tx }
+    }
+}
+
+async fn schema_is_current(conn: &mut SqliteConnection) -> Result<bool, StoreError> {
+    let err = |source| error::of(source, "read the schema's version");
+    let count = |table: &'static str| sqlx::query_scalar::<_, i64>("SELECT count(*) FROM sqlite_schema WHERE name = ?1").bind(table);
+    let migrations = count(MIGRATIONS).fetch_one(&mut *conn).await.map_err(err)? > 0;
+    if !migrations {
+        let keys = count("onced_idempotency_keys").fetch_one(&mut *conn).await.map_err(err)? > 0;
+        return if keys { Err(migrate::foreign_table("onced_idempotency_keys")) } else { Ok(false) };
+    }
+    let found: i64 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM onced_migrations")
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(err)?;
+    match found.cmp(&migrate::newest(STEPS)) {
+        std::cmp::Ordering::Greater => Err(migrate::newer_schema(found, migrate::newest(STEPS))),
+        std::cmp::Ordering::Equal => Ok(true),
+        std::cmp::Ordering::Less => Ok(false),
+    }
+}
+
+async fn check_durability(conn: &mut SqliteConnection, wanted: Durability) -> Result<(), StoreError> {
+    let err = |source| error::of(source, "check that commits survive");
+    let version: String = sqlx::query_scalar("SELECT sqlite_version()").fetch_one(&mut *conn).await.map_err(err)?;
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *conn).await.map_err(err)?;
+    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *conn).await.map_err(err)?;
+    let mut risks = Vec::new();
+    if !has_wal_reset_fix(&version) {
+        risks.push("this SQLite has the WAL-reset fault (before 3.51.3): a writer that races a checkpoint can lose committed pages");
+    }
+    if mode != "wal" {
+        risks.push("this file cannot be put into WAL mode (a network file system, or in memory?): readers and writers block each other, and the ledger's bounds do not hold");
+    }
+    if synchronous < 2 {
+        risks.push("synchronous is below FULL: a crash of the machine loses commits that were confirmed");
+    }
+    wanted.accept(risks)
+}
+
+// The fix is in 3.51.3 and later, and was carried back to 3.50.7 and 3.44.6.
+fn has_wal_reset_fix(version: &str) -> bool {
+    let parts: Vec<u32> = version.split('.').map(|part| part.parse().unwrap_or(0)).collect();
+    match parts.as_slice() {
+        [3, 44, patch, ..] => *patch >= 6,
+        [3, 50, patch, ..] => *patch >= 7,
+        [3, 51, patch, ..] => *patch >= 3,
+        [3, minor, ..] => *minor > 51,
+        [major, ..] => *major > 3,
+        [] => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_without_the_wal_reset_fix_are_known() {
+        for good in ["3.51.3", "3.53.0", "3.50.7", "3.44.6", "4.0.0"] {
+            assert!(has_wal_reset_fix(good), "{good}");
+        }
+        for bad in ["3.51.2", "3.50.6", "3.44.5", "3.45.9", "3.7.0", ""] {
+            assert!(!has_wal_reset_fix(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+-- Record a failed attempt. Expects exactly one row; zero means that the claim was lost.
+-- Status and token guard the change: an error path after a lost commit reply cannot turn `completed` into `failed`.
+UPDATE onced_idempotency_keys
+   SET status = 'failed', lease_until = NULL, response_code = ?4, response_headers = ?5, response_body = ?6,
+       body_omitted = ?7, error = ?8, updated_at = (SELECT now FROM onced_clock),
+       expires_at = max(expires_at, (SELECT now FROM onced_clock) + retry_window)
+ WHERE scope = ?1 AND key = ?2 AND lease_token = ?3 AND status IN ('in_progress', 'pending_external')
+RETURNING expires_at;

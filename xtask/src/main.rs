@@ -1,0 +1,85 @@
+//! The chores of the repository: `cargo xtask test` and its siblings.
+
+mod postgres;
+mod setup;
+mod shell;
+mod soak;
+mod suite;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::shell::{Ended, cargo, run, workspace};
+
+/// The chores of the repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Sets up what the tests need, starts a throw-away PostgreSQL, builds, and runs all tests.
+    Test {
+        /// Installs and fetches nothing; what is missing is an error.
+        #[arg(long)]
+        no_setup: bool,
+        /// Passed on to the test runner, for example a part of a test's name. Documentation tests are then left out.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Installs and fetches what the tests need, and nothing that is already there.
+    Setup,
+    /// Checks formatting and lints.
+    Check,
+    /// Runs all tests with full counts and writes docs/reference/soak.md.
+    Soak {
+        /// Installs and fetches nothing; what is missing is an error.
+        #[arg(long)]
+        no_setup: bool,
+        /// Passed on to the test runner, for example a part of a test's name.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Runs what the continuous integration runs.
+    Ci,
+}
+
+fn main() -> ExitCode {
+    match perform(Cli::parse().chore) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            // A failed command has said why; its own code is the best one.
+            error.downcast_ref::<Ended>().map_or(ExitCode::FAILURE, Ended::exit_code)
+        }
+    }
+}
+
+fn perform(chore: Chore) -> anyhow::Result<()> {
+    match chore {
+        Chore::Test { no_setup, args } => {
+            let inputs = prepare(no_setup)?;
+            suite::test(&inputs, &args)
+        }
+        Chore::Setup => setup::all().map(drop),
+        Chore::Check => check(),
+        Chore::Soak { no_setup, args } => {
+            let inputs = prepare(no_setup)?;
+            soak::run(&inputs, &args)
+        }
+        Chore::Ci => run(std::process::Command::new("bash").arg(".ci/run").current_dir(workspace())),
+    }
+}
+
+fn prepare(no_setup: bool) -> anyhow::Result<std::path::PathBuf> {
+    if no_setup { setup::found() } else { setup::all() }
+}
+
+fn check() -> anyhow::Result<()> {
+    run(cargo().args(["fmt", "--all", "--check"]))?;
+    run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}

@@ -1,0 +1,63 @@
+//! Building and running all tests on a throw-away PostgreSQL.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::postgres::Postgres;
+use crate::shell::{cargo, run, works};
+
+/// Builds, then runs the tests; with `args` only those, and no documentation tests.
+pub(crate) fn test(inputs: &Path, args: &[String]) -> anyhow::Result<()> {
+    build()?;
+    let postgres = Postgres::start()?;
+    let mut tests = runner(&Runner::found(), &[], args);
+    run(with_environment(&mut tests, &postgres, inputs))?;
+    if args.is_empty() {
+        let mut documentation = cargo();
+        documentation.args(["test", "--quiet", "--doc", "--workspace"]);
+        run(with_environment(&mut documentation, &postgres, inputs))?;
+    }
+    eprintln!("xtask: all tests passed");
+    Ok(())
+}
+
+/// Builds everything that tests may start.
+pub(crate) fn build() -> anyhow::Result<()> {
+    run(cargo().args(["build", "--workspace", "--all-targets"]))
+}
+
+/// Which program runs the tests.
+pub(crate) enum Runner {
+    /// Each test in a process of its own.
+    Nextest,
+    /// What every Rust installation has.
+    Cargo,
+}
+
+impl Runner {
+    pub(crate) fn found() -> Self {
+        if works("cargo", &["nextest", "--version"]) { Self::Nextest } else { Self::Cargo }
+    }
+}
+
+/// The command that runs the tests; `shown` are nextest's options to print what tests print.
+pub(crate) fn runner(runner: &Runner, shown: &[&str], args: &[String]) -> Command {
+    let mut command = cargo();
+    match runner {
+        Runner::Nextest => command.args(["nextest", "run", "--workspace"]).args(shown).args(args),
+        Runner::Cargo => {
+            command.args(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast", "--"]);
+            if !shown.is_empty() {
+                command.arg("--nocapture");
+            }
+            // Tests measure times, and there may be two cores only.
+            command.arg("--test-threads=2").args(args)
+        }
+    };
+    command
+}
+
+/// What the tests read.
+pub(crate) fn with_environment<'a>(command: &'a mut Command, postgres: &Postgres, inputs: &Path) -> &'a mut Command {
+    command.env("ONCED_TEST_POSTGRES", postgres.url()).env("ONCED_TEST_INPUTS", inputs)
+}
