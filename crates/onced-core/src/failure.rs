@@ -45,6 +45,12 @@ impl Effect {
     }
 }
 
+impl std::fmt::Display for Effect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Which answers are the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinalPolicy {

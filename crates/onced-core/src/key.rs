@@ -167,6 +167,15 @@ impl Key {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The key as it stands in messages and logs: enough to find it, not enough to use it.
+    pub fn shortened(&self) -> String {
+        let key = &self.0;
+        match (key.get(..6), key.get(key.len().saturating_sub(3)..)) {
+            (Some(head), Some(tail)) if key.len() > 12 => format!("{head}…{tail}"),
+            _ => key.clone(),
+        }
+    }
 }
 
 /// The key in the values of all `Idempotency-Key` lines of a request; `None` where there is no such line.

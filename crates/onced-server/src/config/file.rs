@@ -14,12 +14,14 @@ use super::key_rule::{KeyRule, KeySource, Missing};
 use super::outside;
 use super::path::normalise;
 use super::read_route;
-use super::route::{Effect, Route};
+use super::route::Route;
+use onced_core::failure::Effect;
 use super::settings::Place;
 use super::store_url::{StoreUrl, redact_url};
 use super::upstream::Upstream;
 use super::values::Layers;
-use super::{Config, LogConfig, LogDeliveries, LogFormat, LogLevel, StoreConfig};
+use super::{Config, LogConfig, LogFormat, LogLevel, StoreConfig};
+use onced::store::deliveries::LogDeliveries;
 
 /// Reads the configuration. Whatever is wrong is noted in the document, and then `None` or stand-ins come back.
 pub(super) fn read<'a>(document: &'a Document<'a>, root: &'a DeTable<'a>, flags: &Flags) -> Option<Config> {

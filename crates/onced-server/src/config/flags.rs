@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::route::Effect;
+use onced_core::failure::Effect;
+
+use super::values::Words;
 
 /// What the command line says. `onced serve --upstream URL` needs no file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,4 +19,9 @@ pub(crate) struct Flags {
     pub(crate) effect: Option<Effect>,
     /// `--require-key`: what goes to that upstream must carry a key.
     pub(crate) require_key: bool,
+}
+
+/// Reads the value of `--effect` with the words of the file.
+pub(crate) fn effect_from_word(word: &str) -> Result<Effect, String> {
+    Effect::from_word(word).ok_or_else(|| Effect::advice(word))
 }

@@ -28,17 +28,17 @@ use std::path::Path;
 use std::time::Duration;
 
 pub(crate) use errors::{ConfigError, ConfigErrors, Position};
-pub(crate) use flags::Flags;
+pub(crate) use flags::{Flags, effect_from_word};
 pub(crate) use key_rule::{AgentParts, KeyRule, KeySource, Missing, PartSource, Tool, WithinStep};
 pub(crate) use matching::Match;
-pub(crate) use path::PathPattern;
-pub(crate) use route::{Effect, FinalPolicy, On5xx, Route};
+pub(crate) use route::Route;
 pub(crate) use settings::reference_table;
-pub(crate) use store_url::{StoreUrl, redact_url};
+pub(crate) use store_url::StoreUrl;
 pub(crate) use upstream::Upstream;
 pub(crate) use values::Words;
 
 use document::Document;
+use onced::store::deliveries::LogDeliveries;
 use outside::{Outside, Process};
 
 /// A sound configuration.
@@ -77,17 +77,6 @@ pub(crate) struct StoreConfig {
     pub(crate) log_deliveries: LogDeliveries,
     /// Whether to start on a database that may lose commits.
     pub(crate) allow_weak_durability: bool,
-}
-
-/// Which deliveries are written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogDeliveries {
-    /// Every one.
-    All,
-    /// Those that executed.
-    Executed,
-    /// None.
-    Off,
 }
 
 impl Words for LogDeliveries {
@@ -159,6 +148,7 @@ impl Config {
     }
 
     /// Reads the text of a configuration file; messages call it `file_name`.
+    #[cfg(test)]
     pub(crate) fn parse(text: &str, file_name: &str) -> Result<Self, ConfigErrors> {
         Self::read(text, file_name, &Flags::default(), &Process)
     }

@@ -4,9 +4,11 @@ use http::Method;
 use onced_core::fingerprint::BodyRecipe;
 
 use super::key_rule::Missing;
-use super::route::{Effect, FinalPolicy, On5xx, Route};
+use super::route::Route;
+use onced_core::failure::{Effect, FinalPolicy, On5xx};
 use super::values::shown;
-use super::{Config, LogDeliveries};
+use super::Config;
+use onced::store::deliveries::LogDeliveries;
 
 impl Config {
     /// The notices, each a sentence or two.

@@ -12,7 +12,8 @@ use super::key_rule::{KeyRule, KeySource, Missing};
 use super::limits;
 use super::lists;
 use super::path::PathPattern;
-use super::route::{Effect, FinalPolicy, On5xx, Route};
+use super::route::Route;
+use onced_core::failure::{Effect, FinalPolicy, On5xx};
 use super::upstream::Upstream;
 use super::values::Layers;
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
-use onced_core::decision::{Enter, MismatchPolicy, OnUnknown, Policy};
+use onced_core::decision::{MismatchPolicy, OnUnknown, Policy};
+use onced_core::failure::{Effect, FinalPolicy, On5xx};
 use onced_core::fingerprint::BodyRecipe;
 use onced_core::key::Scope;
 use onced_core::lease::Lease;
@@ -77,10 +78,7 @@ impl Route {
             mismatch: self.mismatch,
             on_unknown: self.on_unknown,
             downstream_window: self.downstream_window,
-            enter: match self.effect {
-                Effect::SameDatabase => Enter::InProgress,
-                Effect::Idempotent | Effect::External => Enter::PendingExternal,
-            },
+            enter: self.effect.enter(),
         }
     }
 
@@ -95,60 +93,14 @@ impl Route {
     }
 }
 
-/// What an upstream does with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// It writes only into the ledger's own database and completes the record in the same transaction.
-    SameDatabase,
-    /// It deduplicates by the forwarded key.
-    Idempotent,
-    /// Anything else, or not known.
-    External,
-}
-
 impl Words for Effect {
     const WORDS: &'static [(&'static str, Self)] =
         &[("same-database", Self::SameDatabase), ("idempotent", Self::Idempotent), ("external", Self::External)];
 }
 
-/// So that a flag is read with the words of the file.
-impl std::str::FromStr for Effect {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::from_word(text).ok_or_else(|| Self::advice(text))
-    }
-}
-
-impl std::fmt::Display for Effect {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.word())
-    }
-}
-
-/// Which answers are the outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FinalPolicy {
-    /// 2xx, 3xx and 4xx, but for those that ask to come again.
-    Default,
-    /// Whatever was answered.
-    Everything,
-    /// Only 2xx.
-    Success,
-}
-
 impl Words for FinalPolicy {
     const WORDS: &'static [(&'static str, Self)] =
         &[("default", Self::Default), ("everything", Self::Everything), ("success", Self::Success)];
-}
-
-/// What a 5xx of an `external` upstream proves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum On5xx {
-    /// Nothing.
-    Unknown,
-    /// That everything was rolled back: the route's own statement.
-    Failed,
 }
 
 impl Words for On5xx {

@@ -2,7 +2,7 @@
 //! and is not written here; only the status of its answer is.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -16,7 +16,7 @@ const BATCH: usize = 512;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 enum Entry {
-    Line(DeliveryLine),
+    Line(DeliveryLine, Instant),
     Answered(Uuid, u16),
     Flush(oneshot::Sender<()>),
 }
@@ -50,7 +50,7 @@ impl DeliveryLog {
             LogDeliveries::Executed | LogDeliveries::Off => None,
             LogDeliveries::All => {
                 let id = line.id;
-                self.push(Entry::Line(line)).await;
+                self.push(Entry::Line(line, Instant::now())).await;
                 Some(id)
             }
         }
@@ -87,7 +87,8 @@ async fn run<D: Deliveries>(mut store: D, mut queue: mpsc::Receiver<Entry>) {
         let mut flushed = Vec::new();
         for entry in batch.drain(..) {
             match entry {
-                Entry::Line(line) => {
+                Entry::Line(mut line, noted_at) => {
+                    line.age = noted_at.elapsed();
                     at.insert(line.id, lines.len());
                     lines.push(line);
                 }

@@ -69,7 +69,7 @@ async fn beat<K: Keys>(mut keys: K, claim: Claim, own: Arc<OwnLease>, pace: Pace
     loop {
         tokio::time::sleep(wait).await;
         if started_at.elapsed() >= pace.max_execution {
-            tracing::warn!(scope = %claim.scope, key = claim.key.as_str(), "max_execution is over: the lease is renewed no more");
+            tracing::warn!(scope = %claim.scope, key = claim.key.shortened(), "max_execution is over: the lease is renewed no more");
             return;
         }
         let sent = Instant::now();
@@ -94,5 +94,5 @@ async fn beat<K: Keys>(mut keys: K, claim: Claim, own: Arc<OwnLease>, pace: Pace
 }
 
 fn note(claim: &Claim, error: &StoreError) {
-    tracing::warn!(scope = %claim.scope, key = claim.key.as_str(), %error, "the lease could not be renewed; trying again");
+    tracing::warn!(scope = %claim.scope, key = claim.key.shortened(), %error, "the lease could not be renewed; trying again");
 }

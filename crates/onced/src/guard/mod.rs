@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use self::begin::Outcome;
 use self::delivery_log::DeliveryLog;
-pub use self::permit::{Completed, EndError, Permit, Standing, TxPermit};
+pub use self::permit::{Completed, EndError, OwnRecord, Permit, Standing, TxPermit};
 pub use self::retry::Tries;
 use crate::store::deliveries::{Deliveries, DeliveryLine, LogDeliveries};
 use crate::store::keys::{Claim, Keys, Transactional};
@@ -224,7 +224,7 @@ impl<S: Store> Guard<S> {
         permit: impl FnOnce(begin::Owned) -> P,
     ) -> Begun<P> {
         if outcome.payload_differs() {
-            tracing::warn!(scope = %request.scope, key = request.key.as_str(), "known key, other payload: noted, as the scope says");
+            tracing::warn!(scope = %request.scope, key = request.key.shortened(), "known key, other payload: noted, as the scope says");
         }
         let answer = match outcome {
             Outcome::Execute(owned) => return Begun::Execute(permit(owned)),
@@ -266,16 +266,11 @@ impl<S: Store + Transactional> Guard<S> {
 }
 
 fn describe(request: &Request, error: begin::Error) -> GuardError {
-    let (scope, key) = (request.scope.clone(), shortened(request.key.as_str()));
+    let (scope, key) = (request.scope.clone(), request.key.shortened());
     match error {
         begin::Error::Store(source) => GuardError::Store { scope, key, source },
         begin::Error::NotUnderstood(source) => GuardError::NotUnderstood { scope, key, source },
     }
-}
-
-/// A key as it stands in messages: enough to find it, not enough to use it.
-fn shortened(key: &str) -> String {
-    if key.len() <= 12 { key.to_owned() } else { format!("{}…{}", &key[..6], &key[key.len() - 3..]) }
 }
 
 fn new_token() -> LeaseToken {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::begin::Owned;
 use super::delivery_log::DeliveryLog;
 use super::heartbeat::{Heartbeat, OwnLease};
-use super::{Request, Store, Tries, shortened};
+use super::{Request, Store, Tries};
 use crate::store::keys::{Claim, Keys, Moved, OwnerMove, Transactional};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -63,6 +63,59 @@ pub struct Standing {
     pub expires_at: Option<Timestamp>,
     /// How long another delivery would be told to wait.
     pub retry_after: Duration,
+}
+
+/// The owner's view of its record, which outlives the permit: to read how the record stands after an ending that was
+/// not written, or after a call whose outcome is unknown.
+#[derive(Clone, Debug)]
+pub struct OwnRecord<S> {
+    store: S,
+    log: DeliveryLog,
+    claim: Claim,
+    attempt: u32,
+    lease: onced_core::lease::Lease,
+}
+
+impl<S: Store> OwnRecord<S> {
+    /// Reads how the record stands: an application that ends it in its own transaction tells the truth there,
+    /// whatever happened to its answer.
+    ///
+    /// # Errors
+    /// Where the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn standing(&self) -> Result<Standing, EndError> {
+        let mut keys = self.store.clone();
+        let mut tries = Tries::default();
+        let seen = loop {
+            match keys.find(&self.claim.scope, &self.claim.key).await {
+                Ok(seen) => break seen,
+                Err(error) if tries.again(error.is_transient() || error.kind() == StoreErrorKind::Lost).await => {}
+                Err(error) => return Err(store_error(&self.claim, self.attempt, error)),
+            }
+        };
+        let Some(seen) = seen else {
+            let (response, expires_at) = (None, None);
+            return Ok(Standing { status: None, is_mine: false, response, expires_at, retry_after: self.lease.tick });
+        };
+        let record = seen.record;
+        Ok(Standing {
+            status: Some(record.status),
+            is_mine: record.lease_token.as_ref() == Some(&self.claim.token),
+            retry_after: self.lease.wait(record.lease_until.unwrap_or(seen.now), seen.now),
+            response: record.response,
+            expires_at: record.expires_at,
+        })
+    }
+
+    /// Says with which status this delivery was answered, for the log of deliveries.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the status may be missing from the log.
+    pub async fn answered(&self, status: u16) {
+        self.log.answered(self.claim.delivery, status).await;
+    }
 }
 
 /// The right to execute one attempt, leased: the claim is committed, and renewed for as long as the permit lives.
@@ -194,41 +247,15 @@ impl<S: Store> Permit<S> {
         self.end(OwnerMove::Release).await.map(|_| ())
     }
 
-    /// Reads how the record stands: an application that ends it in its own transaction tells the truth there,
-    /// whatever happened to its answer.
-    ///
-    /// # Errors
-    /// Where the store cannot be asked.
-    ///
-    /// # Cancel safety
-    /// Reads only.
-    pub async fn standing(&self) -> Result<Standing, EndError> {
-        let mut keys = self.store.clone();
-        let mut tries = Tries::default();
-        let seen = loop {
-            match keys.find(&self.claim.scope, &self.claim.key).await {
-                Ok(seen) => break seen,
-                Err(error) if tries.again(error.is_transient() || error.kind() == StoreErrorKind::Lost).await => {}
-                Err(error) => return Err(self.store_error(error)),
-            }
-        };
-        let Some(seen) = seen else {
-            let (response, expires_at) = (None, None);
-            return Ok(Standing { status: None, is_mine: false, response, expires_at, retry_after: self.lease.tick });
-        };
-        let record = seen.record;
-        Ok(Standing {
-            status: Some(record.status),
-            is_mine: record.lease_token.as_ref() == Some(&self.claim.token),
-            retry_after: self.lease.wait(record.lease_until.unwrap_or(seen.now), seen.now),
-            response: record.response,
-            expires_at: record.expires_at,
-        })
-    }
-
-    /// Says with which status this delivery was answered, for the log of deliveries.
-    pub async fn answered(&self, status: u16) {
-        self.log.answered(self.claim.delivery, status).await;
+    /// The owner's view of the record, to be kept beyond the permit.
+    pub fn own_record(&self) -> OwnRecord<S> {
+        OwnRecord {
+            store: self.store.clone(),
+            log: self.log.clone(),
+            claim: self.claim.clone(),
+            attempt: self.owned.attempt,
+            lease: self.lease,
+        }
     }
 
     async fn end(&self, owner_move: OwnerMove) -> Result<Moved, EndError> {
@@ -244,13 +271,13 @@ impl<S: Store> Permit<S> {
                     return self.read_after_lost_reply(&owner_move, error).await;
                 }
                 Err(error) if tries.again(error.is_transient()).await => {}
-                Err(error) => return Err(self.store_error(error)),
+                Err(error) => return Err(store_error(&self.claim, self.owned.attempt, error)),
             }
         }
     }
 
     async fn read_after_lost_reply(&self, owner_move: &OwnerMove, lost: StoreError) -> Result<Moved, EndError> {
-        let standing = self.standing().await?;
+        let standing = self.own_record().standing().await?;
         let ended = match owner_move {
             OwnerMove::Complete(_) => standing.status == Some(Status::Completed) && standing.is_mine,
             OwnerMove::Fail { .. } => standing.status == Some(Status::Failed) && standing.is_mine,
@@ -258,12 +285,7 @@ impl<S: Store> Permit<S> {
             OwnerMove::Release => standing.status.is_none(),
             OwnerMove::Renew { .. } => false,
         };
-        if ended { Ok(Moved { expires_at: standing.expires_at }) } else { Err(self.store_error(lost)) }
-    }
-
-    fn store_error(&self, source: StoreError) -> EndError {
-        let Claim { scope, key, .. } = &self.claim;
-        EndError::Store { scope: scope.clone(), key: shortened(key.as_str()), attempt: self.owned.attempt, source }
+        if ended { Ok(Moved { expires_at: standing.expires_at }) } else { Err(store_error(&self.claim, self.owned.attempt, lost)) }
     }
 }
 
@@ -366,17 +388,16 @@ async fn end_within(
     match keys.owner_move(&claim.scope, &claim.key, &claim.token, &owner_move).await {
         Ok(Some(moved)) => Ok(Completed { expires_at: moved.expires_at }),
         Ok(None) => Err(claim_lost(claim, attempt)),
-        Err(source) => Err(EndError::Store {
-            scope: claim.scope.clone(),
-            key: shortened(claim.key.as_str()),
-            attempt,
-            source,
-        }),
+        Err(source) => Err(store_error(claim, attempt, source)),
     }
 }
 
+fn store_error(claim: &Claim, attempt: u32, source: StoreError) -> EndError {
+    EndError::Store { scope: claim.scope.clone(), key: claim.key.shortened(), attempt, source }
+}
+
 fn claim_lost(claim: &Claim, attempt: u32) -> EndError {
-    EndError::ClaimLost { scope: claim.scope.clone(), key: shortened(claim.key.as_str()), attempt }
+    EndError::ClaimLost { scope: claim.scope.clone(), key: claim.key.shortened(), attempt }
 }
 
 /// At most 200 characters of an error, without control characters: it goes into a column that people read.

@@ -178,8 +178,8 @@ fn flags_alone_are_a_configuration() {
     );
     let errors = Config::from_flags(&Flags::default()).unwrap_err().to_string();
     assert!(errors.contains("add --upstream"), "{errors}");
-    assert_eq!("same-database".parse(), Ok(Effect::SameDatabase));
-    assert!("externel".parse::<Effect>().unwrap_err().contains("did you mean \"external\"?"));
+    assert_eq!(effect_from_word("same-database"), Ok(Effect::SameDatabase));
+    assert!(effect_from_word("externel").unwrap_err().contains("did you mean \"external\"?"));
 }
 
 #[test]

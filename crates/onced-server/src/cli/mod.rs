@@ -1,0 +1,49 @@
+//! The command line. One file per subcommand; this one only lists them.
+
+mod check;
+mod keys;
+mod ledger;
+mod migrate;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Makes each trigger take effect once.
+#[derive(Parser)]
+#[command(name = "onced", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  onced demo                                        see it work: gateway, app and load, nothing to prepare
+  onced serve --upstream http://127.0.0.1:3000      put it in front of a service
+  onced serve --config onced.toml                   the same with routes
+  onced keys list                                   what is in the ledger";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the gateway in front of an HTTP service
+    Serve(serve::Serve),
+    /// Look at keys, and resolve unknown outcomes
+    Keys(keys::Keys),
+    /// Bring the ledger's schema up to date, or print it
+    Migrate(migrate::Migrate),
+    /// Check a configuration file
+    Config(check::Config),
+}
+
+impl Cli {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Serve(serve) => serve.run().await,
+            Command::Keys(keys) => keys.run().await,
+            Command::Migrate(migrate) => migrate.run().await,
+            Command::Config(config) => config.run(),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What every end-to-end test stands on: a throw-away database, gateways in front of a scripted upstream, and time
+//! that runs at a tenth of its length but in the soak.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use testkit::process::{Process, free_port};
+use testkit::{Backend, Database};
+
+/// A time of a case, as it is written there: at full length in the soak, else a tenth of it.
+pub(crate) fn time(full: Duration) -> Duration {
+    if testkit::soaking() { full } else { full / 10 }
+}
+
+/// As [`time`], in seconds.
+pub(crate) fn secs(full: f64) -> Duration {
+    time(Duration::from_secs_f64(full))
+}
+
+/// A duration as it is written in a configuration file.
+pub(crate) fn written(duration: Duration) -> String {
+    format!("{}ms", duration.as_millis())
+}
+
+/// How often a concurrent case is run.
+pub(crate) fn repeats() -> usize {
+    if testkit::soaking() { 20 } else { 3 }
+}
+
+/// How long a test waits for something that must come.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// A running gateway: the real binary.
+pub(crate) struct Gateway {
+    pub(crate) address: SocketAddr,
+    pub(crate) process: Process,
+    folder: tempfile::TempDir,
+    env: Vec<(String, String)>,
+}
+
+/// A route of a configuration file, with the settings that nearly every case uses.
+pub(crate) fn route(name: &str, path: &str, upstream: &str, effect: &str, more: &str) -> String {
+    let lease = written(secs(5.0));
+    let lease = if more.contains("lease =") { String::new() } else { format!("lease = \"{lease}\"\n") };
+    format!(
+        "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nupstream = \"{upstream}\"\neffect = \"{effect}\"\n{lease}{more}\n"
+    )
+}
+
+impl Gateway {
+    /// Starts a gateway on that database with those routes, and waits until it listens.
+    pub(crate) async fn start(database: &Database, routes: &str) -> Self {
+        Self::start_with(database, "", "", routes).await
+    }
+
+    /// As [`Gateway::start`], with more top-level settings and more settings of the store.
+    pub(crate) async fn start_with(database: &Database, top: &str, store: &str, routes: &str) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let folder = tempfile::tempdir().expect("a folder for the configuration");
+        let url = database.url();
+        let text = format!(
+            "listen = \"{address}\"\n{top}\n[store]\nurl = \"{url}\"\n{store}\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\n{routes}"
+        );
+        std::fs::write(folder.path().join("onced.toml"), text).expect("the configuration can be written");
+        let mut env = Vec::new();
+        if !testkit::soaking() {
+            env.push(("ONCED_TEST_TENTHS".to_owned(), "1".to_owned()));
+        }
+        let process = Self::spawn(folder.path(), &env).await;
+        Self { address, process, folder, env }
+    }
+
+    /// Starts the same gateway again, at the same address, after it was killed or has ended.
+    pub(crate) async fn restart(&mut self) {
+        self.process = Self::spawn(self.folder.path(), &self.env).await;
+    }
+
+    async fn spawn(folder: &std::path::Path, env: &[(String, String)]) -> Process {
+        let config = folder.join("onced.toml");
+        let config = config.to_str().expect("a path of plain characters");
+        let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let process = Process::spawn(env!("CARGO_BIN_EXE_onced"), ["serve", "--config", config], env);
+        process.wait_for_line(|line| line.contains("listening"), LIMIT).await;
+        process
+    }
+
+    /// The address as a URL.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+/// The statements that count and look, for both backends, past our code.
+pub(crate) mod sql {
+    use testkit::Sql;
+
+    /// How many keys stand at that status.
+    pub(crate) async fn keys_at(sql: &Sql, backend: super::Backend, status: &str) -> i64 {
+        sql.count(&format!("SELECT count(*) FROM {} WHERE status = '{status}'", table(backend))).await
+    }
+
+    /// The table of the records.
+    pub(crate) fn table(backend: super::Backend) -> &'static str {
+        match backend {
+            super::Backend::Sqlite => "onced_idempotency_keys",
+            super::Backend::Postgres => "onced.idempotency_keys",
+        }
+    }
+
+    /// Ends the lease of every unfinished record now, as if that much time had passed: the shifted clock of the tests.
+    pub(crate) async fn let_leases_run_out(sql: &Sql, backend: super::Backend) {
+        let text = match backend {
+            super::Backend::Sqlite => {
+                "UPDATE onced_idempotency_keys SET lease_until = (SELECT now FROM onced_clock) WHERE lease_until IS NOT NULL"
+            }
+            super::Backend::Postgres => {
+                "UPDATE onced.idempotency_keys SET lease_until = onced.clock() WHERE lease_until IS NOT NULL"
+            }
+        };
+        sql.execute(text).await;
+    }
+}

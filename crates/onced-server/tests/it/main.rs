@@ -1,0 +1,14 @@
+//! End to end: the real `onced` binary, real databases, real clients. Effects are counted by SQL that does not go
+//! through our code, and by the recorder's own log.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod case_callers;
+mod case_content;
+mod case_crash;
+mod case_store;
+mod cli;
+mod example;
+mod fixture;
+mod kills;
+mod real_input;
+mod same_database_app;

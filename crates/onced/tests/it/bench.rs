@@ -1,0 +1,255 @@
+//! A store on a throw-away database, and plain SQL beside it: the same words for every backend.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use onced::guard::{Guard, Pace, Request, Store};
+use onced::store::deliveries::LogDeliveries;
+use onced::store::keys::Transactional;
+use onced::store::postgres::PgStore;
+use onced::store::sqlite::SqliteStore;
+use onced::store::upkeep::Upkeep;
+use onced::store::{StoreError, StoreOptions};
+use onced_core::decision_table::{self, Line};
+use onced_core::key::{Key, Scope};
+use onced_core::time::Timestamp;
+use sqlx::{AssertSqlSafe, Transaction};
+use testkit::{Backend, Database, Sql};
+
+/// The scope of everything that is planted.
+pub(crate) const SCOPE: &str = "conf.charge";
+/// Only a failure waits that long.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+/// What the suite needs of a backend beyond what applications get from it.
+pub(crate) trait Tested: Store + Transactional<Tx = Transaction<'static, Self::Db>> + Upkeep {
+    type Db: sqlx::Database;
+    const BACKEND: Backend;
+
+    fn open_at(url: &str, options: &StoreOptions) -> impl Future<Output = Result<Self, StoreError>> + Send;
+    fn bring_up_to_date(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// A transaction as an application opens it that knows nothing of onced; deferred on SQLite.
+    fn plain_transaction(&self) -> impl Future<Output = Self::Tx> + Send;
+    /// Plain SQL in that transaction.
+    fn run(tx: &mut Self::Tx, sql: &str) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+}
+
+impl Tested for SqliteStore {
+    type Db = sqlx::Sqlite;
+    const BACKEND: Backend = Backend::Sqlite;
+
+    async fn open_at(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
+        Self::open(url, options).await
+    }
+
+    async fn bring_up_to_date(&self) -> Result<(), StoreError> {
+        self.migrate().await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.check_schema().await
+    }
+
+    async fn plain_transaction(&self) -> Self::Tx {
+        self.pool().begin().await.unwrap()
+    }
+
+    async fn run(tx: &mut Self::Tx, sql: &str) -> Result<u64, sqlx::Error> {
+        Ok(sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut **tx).await?.rows_affected())
+    }
+}
+
+impl Tested for PgStore {
+    type Db = sqlx::Postgres;
+    const BACKEND: Backend = Backend::Postgres;
+
+    async fn open_at(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
+        Self::open(url, options).await
+    }
+
+    async fn bring_up_to_date(&self) -> Result<(), StoreError> {
+        self.migrate().await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.check_schema().await
+    }
+
+    async fn plain_transaction(&self) -> Self::Tx {
+        self.pool().begin().await.unwrap()
+    }
+
+    async fn run(tx: &mut Self::Tx, sql: &str) -> Result<u64, sqlx::Error> {
+        Ok(sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut **tx).await?.rows_affected())
+    }
+}
+
+/// One migrated database with a store and a guard on it.
+pub(crate) struct Bench<S> {
+    pub(crate) database: Database,
+    pub(crate) store: S,
+    pub(crate) guard: Guard<S>,
+}
+
+impl<S: Tested> Bench<S> {
+    /// With the usual bounds.
+    pub(crate) async fn new() -> Self {
+        Self::with(&options()).await
+    }
+
+    pub(crate) async fn with(options: &StoreOptions) -> Self {
+        Self::on(Database::create(S::BACKEND).await, options, LogDeliveries::Executed).await
+    }
+
+    pub(crate) async fn on(database: Database, options: &StoreOptions, log: LogDeliveries) -> Self {
+        let store = S::open_at(database.url(), options).await.unwrap();
+        store.bring_up_to_date().await.unwrap();
+        let guard = Guard::new(store.clone(), log);
+        let bench = Self { database, store, guard };
+        // A business table without a unique constraint: it would hide a second effect.
+        bench.execute("CREATE TABLE orders (key text NOT NULL, note text NOT NULL DEFAULT '')").await;
+        bench
+    }
+
+    pub(crate) fn sql(&self) -> &Sql {
+        self.database.sql()
+    }
+
+    /// Another store on the same database, as another instance of the application has.
+    pub(crate) async fn another_store(&self, options: &StoreOptions) -> S {
+        S::open_at(self.database.url(), options).await.unwrap()
+    }
+
+    pub(crate) async fn execute(&self, template: &str) -> u64 {
+        self.sql().execute(&of_backend(S::BACKEND, template)).await
+    }
+
+    pub(crate) async fn rows(&self, template: &str) -> Vec<Vec<String>> {
+        self.sql().text(&of_backend(S::BACKEND, template)).await
+    }
+
+    pub(crate) async fn count(&self, template: &str) -> i64 {
+        self.sql().count(&of_backend(S::BACKEND, template)).await
+    }
+
+    /// All that stands under a key, its steps included, as text.
+    pub(crate) async fn record(&self, key: &Key) -> Vec<Vec<String>> {
+        self.rows(&format!("SELECT * FROM {{keys}} WHERE key = '{}' ORDER BY scope", key.as_str())).await
+    }
+
+    /// Some columns of the row of a key, or nothing where there is no row.
+    pub(crate) async fn columns(&self, key: &Key, columns: &str) -> Vec<String> {
+        let sql = format!("SELECT {columns} FROM {{keys}} WHERE scope = '{SCOPE}' AND key = '{}'", key.as_str());
+        self.rows(&sql).await.into_iter().next().unwrap_or_default()
+    }
+
+    /// Changes the row of a key behind everybody's back.
+    pub(crate) async fn alter(&self, key: &Key, set: &str) {
+        let sql = format!("UPDATE {{keys}} SET {set} WHERE scope = '{SCOPE}' AND key = '{}'", key.as_str());
+        assert_eq!(self.execute(&sql).await, 1);
+    }
+
+    /// What waiting for the end of a lease would do, at once.
+    pub(crate) async fn let_the_lease_be_over(&self, key: &Key) {
+        let over = at(S::BACKEND, self.now().await.minus(Duration::from_secs(1)));
+        self.alter(key, &format!("lease_until = {over}")).await;
+    }
+
+    /// The database's clock.
+    pub(crate) async fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.count("SELECT {micros}({now})").await)
+    }
+
+    /// Stops the ledger's clock, for this database alone.
+    pub(crate) async fn stop_the_clock_at(&self, now: Timestamp) {
+        let now = at(S::BACKEND, now);
+        let stop = match S::BACKEND {
+            Backend::Sqlite => format!("DROP VIEW onced_clock; CREATE VIEW onced_clock AS SELECT {now} AS now"),
+            Backend::Postgres => format!(
+                "CREATE OR REPLACE FUNCTION onced.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT {now} $$"
+            ),
+        };
+        self.execute(&stop).await;
+    }
+
+    pub(crate) async fn orders(&self, key: &Key) -> i64 {
+        self.count(&format!("SELECT count(*) FROM orders WHERE key = '{}'", key.as_str())).await
+    }
+}
+
+/// Bounds that make a rival's lock felt soon.
+pub(crate) fn options() -> StoreOptions {
+    StoreOptions { max_connections: 5, busy_timeout: Duration::from_millis(60), ..StoreOptions::default() }
+}
+
+/// Bounds for many at once.
+pub(crate) fn patient() -> StoreOptions {
+    StoreOptions { max_connections: 20, busy_timeout: Duration::from_secs(10), ..StoreOptions::default() }
+}
+
+/// A template's `{keys}`, `{deliveries}`, `{audit}`, `{migrations}`, `{now}` and `{micros}` in the words of a backend.
+pub(crate) fn of_backend(backend: Backend, template: &str) -> String {
+    let (prefix, now, micros) = match backend {
+        Backend::Sqlite => ("onced_", "(SELECT now FROM onced_clock)", ""),
+        Backend::Postgres => ("onced.", "onced.clock()", "onced.micros"),
+    };
+    let mut sql = template.replace("{now}", now).replace("{micros}", micros);
+    for (word, table) in [("keys", "idempotency_keys"), ("deliveries", "deliveries"), ("audit", "audit")] {
+        sql = sql.replace(&format!("{{{word}}}"), &format!("{prefix}{table}"));
+    }
+    sql.replace("{migrations}", &format!("{prefix}migrations"))
+}
+
+/// A point in time as a backend's column holds it.
+pub(crate) fn at(backend: Backend, time: Timestamp) -> String {
+    let micros = time.as_micros();
+    match backend {
+        Backend::Sqlite => micros.to_string(),
+        Backend::Postgres => format!("(timestamptz 'epoch' + {micros} * interval '1 microsecond')"),
+    }
+}
+
+/// A key that no other case has.
+pub(crate) fn fresh_key() -> Key {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    Key::new(&format!("evt_{}_{count}", std::process::id())).unwrap()
+}
+
+pub(crate) fn scope() -> Scope {
+    Scope::new(SCOPE).unwrap()
+}
+
+/// The line of the decision table with that name.
+pub(crate) fn line(name: &str) -> Line {
+    let found = decision_table::lines().into_iter().find(|line| line.name == name);
+    found.unwrap_or_else(|| panic!("the decision table has no line {name}"))
+}
+
+/// A line's delivery under that key.
+pub(crate) fn request_of(line: &Line, key: &Key) -> Request {
+    Request {
+        scope: scope(),
+        key: key.clone(),
+        fingerprint: line.request(),
+        policy: line.policy(),
+        pace: Pace::default(),
+    }
+}
+
+/// A plain delivery: a new key's first, and each of its retries.
+pub(crate) fn delivery(key: &Key) -> Request {
+    request_of(&line("none"), key)
+}
+
+/// Waits for an event that only the database knows of.
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    let waiting = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, waiting).await.unwrap_or_else(|_| panic!("did not come within {LIMIT:?}: {what}"));
+}

@@ -1,0 +1,29 @@
+//! The conformance suite of the library: what the protocol promises, on every backend.
+//!
+//! `conformance.txt` lists the cases that all backends share; the test `conformance::every_case_of_the_list_passes_on_both_backends`
+//! runs all of them and says how many there are. The other tests show what one backend alone has, or what is no row
+//! of a table.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bench;
+mod begin_tx;
+mod cancelled;
+mod conformance;
+mod decisions;
+mod deliveries;
+mod durability;
+mod edges;
+mod endings;
+mod heartbeat;
+mod isolation;
+mod lost_replies;
+mod migrations;
+mod plant;
+mod proxy;
+mod races;
+mod rival;
+mod rival_process;
+mod slow_owner;
+mod transient;
+mod upkeep;
