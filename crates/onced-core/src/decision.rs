@@ -166,11 +166,10 @@ pub fn decide(
     if differs && policy.mismatch == MismatchPolicy::Reject {
         return plain(Decision::Mismatch);
     }
-    let decision = match of_record(record, found, differs, policy, now) {
-        Decision::Replay => Decision::Replay,
-        Decision::Mismatch => Decision::Mismatch,
-        _ if found.lock == Lock::Missed => rival_is_at_work(policy),
-        decided => decided,
+    let decided = of_record(record, found, differs, policy, now);
+    let decision = match found.lock {
+        Lock::Missed if decided != Decision::Replay => rival_is_at_work(policy),
+        Lock::Missed | Lock::Got => decided,
     };
     Ok(Verdict { decision, payload_differs: differs })
 }
@@ -183,10 +182,9 @@ fn of_record(record: &Record, found: &Found, differs: bool, policy: &Policy, now
     match record.status {
         Status::Completed => Decision::Replay,
         Status::Queued => execute(1, false, Taking::Queued),
-        Status::InProgress if record.lease_is_alive(now) => running(record, policy, now),
+        Status::InProgress | Status::PendingExternal if record.lease_is_alive(now) => running(record, policy, now),
         Status::InProgress if attempts_left => execute(next, true, Taking::LeaseOver),
         Status::InProgress => Decision::GiveUp,
-        Status::PendingExternal if record.lease_is_alive(now) => running(record, policy, now),
         // The downstream key is bound to the first payload, which nobody has any more.
         Status::PendingExternal if differs && found.payload == Payload::NotStored => unknown(record, policy, now),
         Status::PendingExternal if found.call_answer == CallAnswer::Known => {

@@ -130,11 +130,11 @@ impl Rules {
             (Effect::SameDatabase, Status::PendingExternal) => Settlement::LeavePending,
             _ if self.is_final(answer) => Settlement::Complete,
             (Effect::SameDatabase | Effect::Idempotent, _) => Settlement::Fail,
-            (Effect::External, _) => self.settle_external(answer),
+            (Effect::External, _) => self.settle_external(*answer),
         }
     }
 
-    fn settle_external(&self, answer: &Answer) -> Settlement {
+    fn settle_external(&self, answer: Answer) -> Settlement {
         let rolled_back = self.on_5xx == On5xx::Failed
             && (500..600).contains(&answer.status)
             && !matches!(answer.status, 502 | 504);

@@ -66,8 +66,14 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     let server = tokio::spawn(async move { server.await });
     // An error means that the server has ended by itself.
     let _ = stopped.wait_for(|stop| *stop).await;
-    if tokio::time::timeout(grace, gateway.finish()).await.is_err() {
-        tracing::warn!(target: "onced::serve", "the grace is over: what still runs is left to its lease");
+    tokio::select! {
+        () = gateway.finish() => {}
+        () = tokio::time::sleep(grace) => {
+            tracing::warn!(target: "onced::serve", "the grace is over: what still runs is left to its lease");
+        }
+        () = told_to_stop() => {
+            tracing::warn!(target: "onced::serve", "told again: what still runs is left to its lease");
+        }
     }
     gateway.close().await;
     // Idle connections of clients need not be waited for.

@@ -185,10 +185,7 @@ fn decide(request: &Request, found: &Found, seen: Option<&Seen>) -> Result<Outco
         decision::decide(found, &request.fingerprint, &request.policy, now).map_err(Error::NotUnderstood)?;
     let record = found.record.as_ref();
     Ok(Outcome::Answer(Answer {
-        response: match verdict.decision {
-            Decision::Replay => record.and_then(|record| record.response.clone()),
-            _ => None,
-        },
+        response: record.filter(|_| verdict.decision == Decision::Replay).and_then(|record| record.response.clone()),
         decision: verdict.decision,
         attempt: record.map_or(0, |record| record.attempt),
         payload_differs: verdict.payload_differs,

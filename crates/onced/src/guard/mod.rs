@@ -247,7 +247,9 @@ impl<S: Store> Guard<S> {
 
 impl<S: Store + Transactional> Guard<S> {
     /// As [`Guard::begin`], within the caller's transaction: the claim, the caller's writes and the outcome commit or
-    /// roll back together. Call it before any savepoint and before the caller's own writes.
+    /// roll back together. Call it before any savepoint and before the caller's own writes. Where the transaction is
+    /// not bounded yet (PostgreSQL: `idle_in_transaction_session_timeout`, `statement_timeout`), it is bounded by the
+    /// lease from here on.
     ///
     /// # Errors
     /// [`GuardError`] where the store could not be asked or understood: roll back then. Where its source is transient,
@@ -258,9 +260,11 @@ impl<S: Store + Transactional> Guard<S> {
     pub async fn begin_tx(&self, tx: &mut S::Tx, request: &Request) -> Result<Begun<TxPermit>, GuardError> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
-        let outcome = begin::begin(&mut self.store.within(tx), request, &claim, &mut memory)
-            .await
-            .map_err(|error| describe(request, error))?;
+        let begun = async {
+            self.store.bound(tx, request.policy.lease.length).await?;
+            begin::begin(&mut self.store.within(tx), request, &claim, &mut memory).await
+        };
+        let outcome = begun.await.map_err(|error| describe(request, error))?;
         Ok(self.hand_out(request, &claim, outcome, |owned| TxPermit::new(claim.clone(), owned)).await)
     }
 }

@@ -72,6 +72,8 @@ impl std::error::Error for StoreError {
 }
 
 /// Translates what every driver has in common; `of_database` reads the code of the database's own answer.
+// The driver's errors are its own to extend.
+#[allow(clippy::wildcard_enum_match_arm)]
 pub(crate) fn translate(
     error: sqlx::Error,
     doing: &'static str,

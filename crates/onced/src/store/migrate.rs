@@ -51,6 +51,8 @@ pub(crate) fn foreign_table(table: &str) -> StoreError {
     ))
 }
 
+// The migrator's errors are its own to extend.
+#[allow(clippy::wildcard_enum_match_arm)]
 pub(crate) fn failed(error: MigrateError, translate: impl FnOnce(sqlx::Error) -> StoreError) -> StoreError {
     match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => translate(error),

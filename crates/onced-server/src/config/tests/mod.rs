@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::Method;
 use onced_core::decision::{Enter, MismatchPolicy, OnUnknown};
+use onced_core::failure::{Effect, FinalPolicy, On5xx};
 use onced_core::fingerprint::BodyRecipe;
 use onced_core::pointer::Pointer;
 

@@ -9,7 +9,9 @@ mod upkeep;
 
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use onced_core::time::micros;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{PgConnection, Postgres, Row};
@@ -171,6 +173,11 @@ impl Transactional for PgStore {
 
     async fn transaction(&self) -> Result<Self::Tx, StoreError> {
         super::open_transaction(&self.pool, "BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(error::on_connecting)
+    }
+
+    async fn bound(&self, tx: &mut Self::Tx, lease: Duration) -> Result<(), StoreError> {
+        let bounded = sqlx::query(self.sql.bound.clone()).bind(micros(lease)).execute(&mut **tx).await;
+        bounded.map(|_| ()).map_err(|source| error::of(source, "bound the transaction"))
     }
 
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> PgKeys<'t> {

@@ -24,13 +24,8 @@ pub(super) fn of(error: sqlx::Error, doing: &'static str) -> StoreError {
 /// and cannot be upgraded.
 pub(super) fn is_write_lock_missed(error: &sqlx::Error) -> bool {
     const BUSY_SNAPSHOT: i32 = BUSY | (2 << 8);
-    match error {
-        sqlx::Error::Database(answer) => {
-            let code = answer.code().and_then(|code| code.parse::<i32>().ok());
-            code.is_some_and(|code| code != BUSY_SNAPSHOT && code & 0xff == BUSY)
-        }
-        _ => false,
-    }
+    let code = error.as_database_error().and_then(|answer| answer.code()).and_then(|code| code.parse::<i32>().ok());
+    code.is_some_and(|code| code != BUSY_SNAPSHOT && code & 0xff == BUSY)
 }
 
 fn primary_code(code: Option<&str>) -> Option<i32> {

@@ -1,0 +1,193 @@
+//! One transaction for all: the claim, the business rows and the outcome commit or roll back together.
+
+use std::time::Duration;
+
+use onced::guard::{Begun, EndError, GuardError, Tries, TxPermit};
+use onced::store::postgres::PgStore;
+use onced::store::sqlite::SqliteStore;
+use onced_core::key::Key;
+use onced_core::record::StoredResponse;
+use sqlx::PgPool;
+
+use crate::bench::{Bench, Tested, delivery, fresh_key, line, request_of};
+use crate::plant;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_and_outcome_commit_together_or_not_at_all() {
+    together_or_not_at_all::<SqliteStore>().await;
+    together_or_not_at_all::<PgStore>().await;
+}
+
+async fn together_or_not_at_all<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    let key = fresh_key();
+    for dropped_after in ["the claim", "the row", "the outcome"] {
+        let (mut tx, permit) = begun(&bench, &key).await;
+        if dropped_after != "the claim" {
+            order(&bench, &mut tx, &key).await;
+        }
+        if dropped_after == "the outcome" {
+            permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.unwrap();
+        }
+        drop(tx);
+        assert!(bench.record(&key).await.is_empty(), "dropped after {dropped_after}");
+        assert_eq!(bench.orders(&key).await, 0, "dropped after {dropped_after}");
+        let lines = format!("SELECT count(*) FROM {{deliveries}} WHERE key = '{}'", key.as_str());
+        assert_eq!(bench.count(&lines).await, 0, "dropped after {dropped_after}");
+    }
+    let (mut tx, permit) = begun(&bench, &key).await;
+    order(&bench, &mut tx, &key).await;
+    permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(bench.columns(&key, "status, attempt, response_code").await, ["completed", "1", "201"]);
+    assert_eq!(bench.orders(&key).await, 1);
+    assert!(matches!(bench.guard.begin(&delivery(&key)).await.unwrap(), Begun::Replay { .. }));
+}
+
+/// A failure that is to be remembered is recorded after rolling back to a savepoint that stands behind `begin_tx`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_remembered_without_the_rows_of_its_work() {
+    remembers_a_failure::<SqliteStore>().await;
+    remembers_a_failure::<PgStore>().await;
+}
+
+async fn remembers_a_failure<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    let key = fresh_key();
+    let (mut tx, permit) = begun(&bench, &key).await;
+    S::run(&mut tx, "SAVEPOINT work").await.unwrap();
+    order(&bench, &mut tx, &key).await;
+    S::run(&mut tx, "ROLLBACK TO SAVEPOINT work").await.unwrap();
+    permit.fail(&bench.store, &mut tx, "no stock", None).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(bench.columns(&key, "status, attempt, error").await, ["failed", "1", "no stock"]);
+    assert_eq!(bench.orders(&key).await, 0);
+    let Begun::Execute(permit) = bench.guard.begin(&delivery(&key)).await.unwrap() else { panic!("may run again") };
+    assert_eq!((permit.attempt(), permit.is_resumed()), (2, false));
+}
+
+/// A permit whose row has changed hands writes nothing, and says so: the caller rolls back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_of_a_transaction_is_fenced_too() {
+    fenced::<SqliteStore>().await;
+    fenced::<PgStore>().await;
+}
+
+async fn fenced<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    for fails in [false, true] {
+        for set in ["lease_token = 'another'", "status = 'completed'", "status = 'failed'"] {
+            let key = fresh_key();
+            let (mut tx, permit) = begun(&bench, &key).await;
+            let keys = crate::bench::of_backend(S::BACKEND, "{keys}");
+            S::run(&mut tx, &format!("UPDATE {keys} SET {set} WHERE key = '{}'", key.as_str())).await.unwrap();
+            let ended = if fails {
+                permit.fail(&bench.store, &mut tx, "late", None).await
+            } else {
+                permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.map(drop)
+            };
+            assert!(matches!(ended, Err(EndError::ClaimLost { .. })), "{set}: {ended:?}");
+            tx.rollback().await.unwrap();
+        }
+    }
+}
+
+/// O-30.1: the caller's own rows stand before and after a replay, and its transaction is not aborted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_known_key_within_a_callers_transaction_replays_and_leaves_it_usable() {
+    known_key_within::<SqliteStore>().await;
+    known_key_within::<PgStore>().await;
+}
+
+async fn known_key_within<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    for name in ["completed", "completed-foreign", "in-progress-alive", "pending-over-hold", "failed-none-left-bare"] {
+        let (key, line) = (fresh_key(), line(name));
+        plant::line(&bench, &line, &key).await;
+        let mut tx = bench.store.transaction().await.unwrap();
+        order(&bench, &mut tx, &key).await;
+        let begun = bench.guard.begin_tx(&mut tx, &request_of(&line, &key)).await.unwrap();
+        assert!(!matches!(begun, Begun::Execute(_)), "{name}");
+        assert_eq!(matches!(begun, Begun::Replay { .. }), name == "completed");
+        order(&bench, &mut tx, &key).await;
+        tx.commit().await.unwrap();
+        assert_eq!(bench.orders(&key).await, 2, "{name}");
+    }
+}
+
+/// Under a snapshot that is older than a rival's claim, the claim cannot say what stands there: the whole transaction
+/// is run again.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_stricter_isolation_a_conflict_is_transient_and_the_whole_is_run_again() {
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let bench = Bench::<PgStore>::new().await;
+        let key = fresh_key();
+        let (mut tries, mut number, mut conflicts) = (Tries::default(), 0, 0);
+        let replayed = loop {
+            number += 1;
+            match one_try(&bench, level, &key, number).await {
+                Err(GuardError::Store { source, .. }) => {
+                    conflicts += 1;
+                    assert!(tries.again(source.is_transient()).await, "{level}: {source}");
+                }
+                begun => break begun.unwrap(),
+            }
+        };
+        assert!(matches!(replayed, Begun::Replay { .. }), "{level}: {replayed:?}");
+        assert_eq!(conflicts, 1, "{level}");
+        assert_eq!(bench.orders(&key).await, 1, "{level}: only the rival's order");
+    }
+}
+
+async fn one_try(bench: &Bench<PgStore>, level: &str, key: &Key, number: u32) -> Result<Begun<TxPermit>, GuardError> {
+    let pool: &PgPool = bench.store.pool();
+    let mut tx = pool.begin().await.unwrap();
+    PgStore::run(&mut tx, &format!("SET TRANSACTION ISOLATION LEVEL {level}")).await.unwrap();
+    // The snapshot is taken here.
+    PgStore::run(&mut tx, "SELECT count(*) FROM orders").await.unwrap();
+    if number == 1 {
+        let (mut rivals, permit) = begun(bench, key).await;
+        order(bench, &mut rivals, key).await;
+        permit.complete(&bench.store, &mut rivals, StoredResponse::bare(201)).await.unwrap();
+        rivals.commit().await.unwrap();
+    }
+    bench.guard.begin_tx(&mut tx, &delivery(key)).await
+}
+
+/// A lease is counted from the statement, not from the start of the transaction that takes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_taken_late_in_a_transaction_is_whole() {
+    lease_is_whole::<SqliteStore>().await;
+    lease_is_whole::<PgStore>().await;
+}
+
+async fn lease_is_whole<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    let key = fresh_key();
+    let mut tx = bench.store.transaction().await.unwrap();
+    S::run(&mut tx, "SELECT 1").await.unwrap();
+    let started = bench.now().await;
+    crate::bench::until("time passes", async || {
+        bench.now().await.since(started) > Duration::from_millis(50)
+    })
+    .await;
+    let asked = bench.now().await;
+    let begun = bench.guard.begin_tx(&mut tx, &delivery(&key)).await.unwrap();
+    assert!(matches!(begun, Begun::Execute(_)));
+    tx.commit().await.unwrap();
+    let until: i64 = bench.columns(&key, "{micros}(lease_until)").await[0].parse().unwrap();
+    let whole = asked.plus(line("none").policy().lease.length);
+    assert!(until >= whole.as_micros(), "{} µs are missing", whole.as_micros() - until);
+}
+
+async fn begun<S: Tested>(bench: &Bench<S>, key: &Key) -> (S::Tx, TxPermit) {
+    let mut tx = bench.store.transaction().await.unwrap();
+    match bench.guard.begin_tx(&mut tx, &delivery(key)).await.unwrap() {
+        Begun::Execute(permit) => (tx, permit),
+        other => panic!("a new key executes: {other:?}"),
+    }
+}
+
+async fn order<S: Tested>(_: &Bench<S>, tx: &mut S::Tx, key: &Key) {
+    S::run(tx, &format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str())).await.unwrap();
+}

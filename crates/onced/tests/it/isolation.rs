@@ -1,0 +1,35 @@
+//! A PostgreSQL whose transactions are serializable by default, as a stand-in for engines that know nothing else: the
+//! whole decision table once more.
+
+use onced::store::deliveries::LogDeliveries;
+use onced::store::postgres::PgStore;
+use onced_core::decision_table;
+use testkit::{Backend, Database};
+
+use crate::bench::{Bench, options};
+use crate::decisions::{self, Form};
+use crate::rival::{Rival, Rivals};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_line_of_the_table_holds_where_transactions_are_serializable_by_default() {
+    let bench = serializable().await;
+    let mut rivals = Rivals::on(&bench).await;
+    for line in decision_table::lines() {
+        println!("line {}", line.name);
+        for form in Form::ALL {
+            decisions::alone(&bench, &line, form).await;
+        }
+        decisions::under(&bench, &mut rivals, &line, Form::Begin, Rival::Transaction).await;
+    }
+}
+
+async fn serializable() -> Bench<PgStore> {
+    let database = Database::create(Backend::Postgres).await;
+    let name = database.url().rsplit('/').next().unwrap().to_owned();
+    let set = format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'");
+    database.sql().execute(&set).await;
+    let bench = Bench::<PgStore>::on(database, &options(), LogDeliveries::Executed).await;
+    let level = sqlx::query_scalar("SHOW transaction_isolation").fetch_one(bench.store.pool()).await;
+    assert_eq!(level.unwrap_or(String::new()), "serializable");
+    bench
+}
