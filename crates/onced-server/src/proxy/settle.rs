@@ -85,10 +85,10 @@ impl Attempt<'_> {
     pub(super) async fn not_reached(&self, permit: Right, why: &str) -> Response<Bytes> {
         self.warn_why("the upstream was not reached", why);
         // That this attempt was not sent says nothing about an earlier one.
-        if !permit.earlier_call_is_unknown() {
-            if let Err(error) = permit.fail(&format!("the upstream was not reached: {why}"), None).await {
-                return self.withheld(&error);
-            }
+        if !permit.earlier_call_is_unknown()
+            && let Err(error) = permit.fail(&format!("the upstream was not reached: {why}"), None).await
+        {
+            return self.withheld(&error);
         }
         let retry_after = self.delivery.route.lease.tick;
         self.problem(&Problem::UpstreamUnreachable { retry_after }, self.expires_at)

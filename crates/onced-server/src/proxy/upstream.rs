@@ -88,10 +88,10 @@ pub(super) fn head(upstream: &Upstream, method: &Method, uri: &Uri, from: &Heade
     headers::strip_hop_by_hop(&mut end_to_end);
     headers::strip_own(&mut end_to_end);
     end_to_end.remove(header::EXPECT);
-    if !end_to_end.contains_key(header::HOST) {
-        if let Ok(host) = HeaderValue::from_str(upstream.authority().as_str()) {
-            end_to_end.insert(header::HOST, host);
-        }
+    if !end_to_end.contains_key(header::HOST)
+        && let Ok(host) = HeaderValue::from_str(upstream.authority().as_str())
+    {
+        end_to_end.insert(header::HOST, host);
     }
     *request.headers_mut() = end_to_end;
     Some(request)
