@@ -66,18 +66,20 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     let server = tokio::spawn(async move { server.await });
     // An error means that the server has ended by itself.
     let _ = stopped.wait_for(|stop| *stop).await;
+    let deadline = tokio::time::Instant::now() + grace;
     tokio::select! {
         () = gateway.finish() => {}
-        () = tokio::time::sleep(grace) => {
+        () = tokio::time::sleep_until(deadline) => {
             tracing::warn!(target: "onced::serve", "the grace is over: what still runs is left to its lease");
         }
         () = told_to_stop() => {
             tracing::warn!(target: "onced::serve", "told again: what still runs is left to its lease");
+            return Ok(());
         }
     }
     gateway.close().await;
-    // Idle connections of clients need not be waited for.
-    match tokio::time::timeout(Duration::from_secs(1), server).await {
+    // Idle connections are closed by now; on the others an answer is on its way.
+    match tokio::time::timeout_at(deadline.max(tokio::time::Instant::now() + Duration::from_secs(1)), server).await {
         Ok(ended) => ended?.context("the server failed"),
         Err(_) => Ok(()),
     }

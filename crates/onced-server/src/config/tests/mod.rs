@@ -263,3 +263,9 @@ fn notices_say_what_is_worth_a_second_look() {
         assert!(found.iter().any(|text| text.contains(notice)), "{lines}: {found:?}");
     }
 }
+
+#[test]
+fn the_reference_page_is_what_the_code_says() {
+    let page = include_str!("../../../../../docs/reference/configuration.md");
+    assert!(page.ends_with(&reference_table()), "docs/reference/configuration.md: run `onced config reference` again");
+}
