@@ -3,6 +3,7 @@
 mod app;
 mod cli;
 mod config;
+mod demo;
 mod logging;
 mod proxy;
 

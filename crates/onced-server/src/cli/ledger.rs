@@ -9,10 +9,10 @@ use crate::config::{Config, Flags, StoreConfig};
 #[derive(Args)]
 pub(super) struct Ledger {
     /// The ledger: sqlite:PATH or postgres://… [default: sqlite:onced.db]
-    #[arg(long, value_name = "URL", env = "ONCED_STORE", hide_env_values = true)]
+    #[arg(long, global = true, value_name = "URL", env = "ONCED_STORE", hide_env_values = true)]
     store: Option<String>,
     /// Take the ledger and the scopes' settings from this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 

@@ -1,6 +1,7 @@
 //! The command line. One file per subcommand; this one only lists them.
 
 mod check;
+mod demo;
 mod keys;
 mod ledger;
 mod migrate;
@@ -12,7 +13,7 @@ use clap::{Parser, Subcommand};
 
 /// Makes each trigger take effect once.
 #[derive(Parser)]
-#[command(name = "onced", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "onced", version, about = "Makes each trigger take effect once", arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -27,6 +28,11 @@ Examples:
 
 #[derive(Subcommand)]
 enum Command {
+    /// See it work: gateway, payment app and load, nothing to prepare
+    Demo(demo::Demo),
+    /// The payment app of the demo
+    #[command(hide = true)]
+    DemoApp(demo::DemoApp),
     /// Run the gateway in front of an HTTP service
     Serve(serve::Serve),
     /// Look at keys, and resolve unknown outcomes
@@ -40,6 +46,8 @@ enum Command {
 impl Cli {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Demo(demo) => demo.run().await,
+            Command::DemoApp(app) => app.run().await,
             Command::Serve(serve) => serve.run().await,
             Command::Keys(keys) => keys.run().await,
             Command::Migrate(migrate) => migrate.run().await,

@@ -147,12 +147,6 @@ impl Config {
         Self::read(&text, &file_name, flags, &Process)
     }
 
-    /// Reads the text of a configuration file; messages call it `file_name`.
-    #[cfg(test)]
-    pub(crate) fn parse(text: &str, file_name: &str) -> Result<Self, ConfigErrors> {
-        Self::read(text, file_name, &Flags::default(), &Process)
-    }
-
     /// What the flags alone configure: `onced serve --upstream URL`.
     pub(crate) fn from_flags(flags: &Flags) -> Result<Self, ConfigErrors> {
         if flags.upstream.is_none() {

@@ -57,6 +57,8 @@ pub(super) struct Owned {
     /// An earlier attempt's outside call may have happened.
     pub(super) was_pending: bool,
     pub(super) call_answer: Option<StoredResponse>,
+    /// What earlier attempts sent along, where the record says so: its recipe may have been another version's.
+    pub(super) downstream_key: Option<String>,
     pub(super) expires_at: Option<Timestamp>,
     payload_differs: bool,
 }
@@ -211,6 +213,7 @@ fn ours(attempt: u32, expires_at: Option<Timestamp>) -> Outcome {
         resumed: false,
         was_pending: false,
         call_answer: None,
+        downstream_key: None,
         expires_at,
         payload_differs: false,
     })
@@ -228,6 +231,8 @@ fn taken_over(
         resumed: execution.resumed,
         was_pending: execution.taking == Taking::PendingLeaseOver,
         call_answer: seen.call_answer.clone().filter(|_| execution.taking == Taking::PendingLeaseOver),
+        // An expired record begins a new life, with a key of its own making.
+        downstream_key: seen.record.downstream_key.clone().filter(|_| execution.taking != Taking::Expired),
         expires_at,
         payload_differs,
     })

@@ -208,7 +208,8 @@ impl<S: Store> Guard<S> {
             hash_version: request.fingerprint.version().to_string(),
             token: new_token(),
             enter: request.policy.enter,
-            lease: request.policy.lease.length,
+            // Whatever was computed, a claim has a lease that somebody can see.
+            lease: request.policy.lease.length.max(request.policy.lease.tick),
             keep: request.policy.retention.keep,
             retry_window: request.policy.retention.retry_window,
             downstream_key: downstream_key(&request.scope, &request.key, "call"),

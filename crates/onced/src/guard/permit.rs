@@ -177,7 +177,7 @@ impl<S: Store> Permit<S> {
 
     /// The key to send along with outside calls: the same for every attempt.
     pub fn downstream_key(&self) -> &str {
-        &self.claim.downstream_key
+        self.owned.downstream_key.as_deref().unwrap_or(&self.claim.downstream_key)
     }
 
     /// The executing delivery's line in the log.
@@ -329,7 +329,7 @@ impl TxPermit {
 
     /// The key to send along with outside calls: the same for every attempt.
     pub fn downstream_key(&self) -> &str {
-        &self.claim.downstream_key
+        self.owned.downstream_key.as_deref().unwrap_or(&self.claim.downstream_key)
     }
 
     /// The fencing token of this attempt.

@@ -33,6 +33,28 @@ pub(crate) fn migrator(steps: &[Step], table: String, adapt: impl Fn(&'static st
     migrator
 }
 
+/// The text of all steps, and of the list that the migrator keeps in `table` with the columns `list`: a schema that a
+/// person made by hand must look like one that `migrate` made.
+pub(crate) fn printed(migrator: &Migrator, table: &str, list: &str, bytes: impl Fn(&str) -> String) -> String {
+    let mut text = String::new();
+    for step in migrator.iter() {
+        text += step.sql.as_str();
+        text += "\n";
+    }
+    text += &format!("-- Which steps have run.\nCREATE TABLE {table} ({list});\n");
+    for step in migrator.iter() {
+        let checksum: String = step.checksum.iter().map(|byte| format!("{byte:02x}")).collect();
+        text += &format!(
+            "INSERT INTO {table} (version, description, success, checksum, execution_time)\n    \
+             VALUES ({}, '{}', true, {}, -1);\n",
+            step.version,
+            step.description,
+            bytes(&checksum)
+        );
+    }
+    text
+}
+
 /// The newest version that this binary knows.
 pub(crate) fn newest(steps: &[Step]) -> i64 {
     steps.iter().map(|step| step.version).max().unwrap_or(0)

@@ -7,6 +7,7 @@ mod row;
 mod sql;
 mod upkeep;
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,10 @@ use super::{Durability, StoreError, StoreOptions};
 
 const STEPS: &[Step] =
     &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
+/// The columns of the list of steps that have run, as sqlx makes them.
+const MIGRATIONS_LIST: &str = "version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
+    installed_on TIMESTAMPTZ NOT NULL DEFAULT now(), success BOOLEAN NOT NULL, checksum BYTEA NOT NULL, \
+    execution_time BIGINT NOT NULL";
 
 /// The ledger in a PostgreSQL database. Cloning shares the connections.
 #[derive(Clone)]
@@ -31,6 +36,13 @@ pub struct PgStore {
     pool: PgPool,
     sql: Arc<Statements>,
     schema: Arc<str>,
+}
+
+// The connections' settings hold a password.
+impl fmt::Debug for PgStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PgStore").field("schema", &self.schema).finish_non_exhaustive()
+    }
 }
 
 impl PgStore {
@@ -91,9 +103,10 @@ impl PgStore {
 
     /// The text of all migrations, as `migrate` would run them on an empty database.
     pub fn migrations(schema: &str) -> String {
-        STEPS.iter().fold(format!("CREATE SCHEMA IF NOT EXISTS {schema};\n"), |text, step| {
-            format!("{text}\n{}", sql::in_schema(step.sql, schema))
-        })
+        let table = format!("{schema}.migrations");
+        let migrator = migrate::migrator(STEPS, table.clone(), |text| sql::in_schema(text, schema));
+        let steps = migrate::printed(&migrator, &table, MIGRATIONS_LIST, |hex| format!("'\\x{hex}'"));
+        format!("CREATE SCHEMA IF NOT EXISTS {schema};\n\n{steps}")
     }
 
     /// Refuses unless the schema is there and of the version that this binary knows.

@@ -82,8 +82,12 @@ impl Keys for SqliteKeys<'_> {
             .bind(i64::from(basis.attempt))
             .bind(basis.token.as_ref().map(LeaseToken::as_str))
             .bind(why);
-        let done = query.execute(&mut *self.conn).await.map_err(|source| error::of(source, "give a key up"))?;
-        Ok(done.rows_affected() == 1)
+        match query.execute(&mut *self.conn).await {
+            Ok(done) => Ok(done.rows_affected() == 1),
+            // In a caller's deferred transaction: as in `claimed`.
+            Err(source) if error::is_write_lock_missed(&source) => Ok(false),
+            Err(source) => Err(error::of(source, "give a key up")),
+        }
     }
 
     async fn owner_move(

@@ -8,6 +8,7 @@ mod upkeep;
 mod writer;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ use super::{Durability, StoreError, StoreErrorKind, StoreOptions};
 const STEPS: &[Step] =
     &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
 const MIGRATIONS: &str = "onced_migrations";
+/// Its columns, as sqlx makes them.
+const MIGRATIONS_LIST: &str = "version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
+    installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, success BOOLEAN NOT NULL, checksum BLOB NOT NULL, \
+    execution_time BIGINT NOT NULL";
 
 /// The ledger in a SQLite file. Cloning shares the connections.
 #[derive(Clone)]
@@ -32,6 +37,12 @@ pub struct SqliteStore {
     writer: Writer,
     /// For transactions that a caller shares: each gets a connection of its own.
     shared: SqlitePool,
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").finish_non_exhaustive()
+    }
 }
 
 impl SqliteStore {
@@ -82,7 +93,8 @@ impl SqliteStore {
 
     /// The text of all migrations, as `migrate` would run them on an empty file.
     pub fn migrations() -> String {
-        STEPS.iter().map(|step| step.sql).collect::<Vec<_>>().join("\n")
+        let migrator = migrate::migrator(STEPS, MIGRATIONS.to_owned(), Cow::Borrowed);
+        migrate::printed(&migrator, MIGRATIONS, MIGRATIONS_LIST, |hex| format!("x'{hex}'"))
     }
 
     /// Refuses unless the schema is there and of the version that this binary knows.
