@@ -98,6 +98,15 @@ pub struct Answer {
     pub says_no_effect: bool,
 }
 
+/// Whether a call of an earlier attempt may have taken effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlierCall {
+    /// There was none, or it is known to have had no effect.
+    None,
+    /// Its outcome is not known.
+    Unknown,
+}
+
 /// What an answer leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settlement {
@@ -123,14 +132,27 @@ impl Rules {
         }
     }
 
-    /// What the answer leaves behind in a record that stands at `status` and is still the attempt's own.
-    pub fn settle(&self, answer: &Answer, status: Status) -> Settlement {
+    /// What the answer leaves behind in a record that stands at `status` and is still the attempt's own. `earlier` says
+    /// whether an earlier attempt's call may have taken effect.
+    pub fn settle(&self, answer: &Answer, status: Status, earlier: EarlierCall) -> Settlement {
         match (self.effect, status) {
             // The app itself announced an outside call and has not ended the record: only its reconciling can.
             (Effect::SameDatabase, Status::PendingExternal) => Settlement::LeavePending,
             _ if self.is_final(answer) => Settlement::Complete,
-            (Effect::SameDatabase | Effect::Idempotent, _) => Settlement::Fail,
+            (Effect::SameDatabase, _) => Settlement::Fail,
+            (Effect::Idempotent, _) => self.settle_idempotent(*answer, earlier),
             (Effect::External, _) => self.settle_external(*answer),
+        }
+    }
+
+    // "Failed" must be the downstream's own word for this key, and cover every attempt. What stands between (a balancer,
+    // a rate limiter) knows nothing of an earlier call; pending costs no more than the rest of the lease.
+    fn settle_idempotent(&self, answer: Answer, earlier: EarlierCall) -> Settlement {
+        let says_not_now = matches!(answer.status, 408 | 503) || NO_EFFECT.contains(&answer.status);
+        match earlier {
+            _ if matches!(answer.status, 502 | 504) => Settlement::LeavePending,
+            EarlierCall::Unknown if says_not_now && !answer.says_no_effect => Settlement::LeavePending,
+            EarlierCall::Unknown | EarlierCall::None => Settlement::Fail,
         }
     }
 
@@ -217,25 +239,30 @@ mod tests {
         let idempotent = rules(Effect::Idempotent, FinalPolicy::Default);
         let external = rules(Effect::External, FinalPolicy::Default);
         let pending = Status::PendingExternal;
-        assert_eq!(same.settle(&answer(500), Status::InProgress), Settlement::Fail);
-        assert_eq!(same.settle(&answer(500), pending), Settlement::LeavePending);
-        assert_eq!(same.settle(&answer(200), pending), Settlement::LeavePending);
-        assert_eq!(same.settle(&answer(429), pending), Settlement::LeavePending);
-        assert_eq!(idempotent.settle(&answer(500), pending), Settlement::Fail);
-        assert_eq!(external.settle(&answer(500), pending), Settlement::LeavePending);
-        assert_eq!(external.settle(&answer(408), pending), Settlement::LeavePending);
-        assert_eq!(external.settle(&answer(429), pending), Settlement::Fail);
-        assert_eq!(external.settle(&Answer { says_no_effect: true, ..answer(500) }, pending), Settlement::Fail);
-        assert_eq!(external.settle(&answer(404), pending), Settlement::Complete);
+        assert_eq!(same.settle(&answer(500), Status::InProgress, EarlierCall::None), Settlement::Fail);
+        assert_eq!(same.settle(&answer(500), pending, EarlierCall::None), Settlement::LeavePending);
+        assert_eq!(same.settle(&answer(200), pending, EarlierCall::None), Settlement::LeavePending);
+        assert_eq!(same.settle(&answer(429), pending, EarlierCall::None), Settlement::LeavePending);
+        assert_eq!(idempotent.settle(&answer(500), pending, EarlierCall::None), Settlement::Fail);
+        assert_eq!(idempotent.settle(&answer(502), pending, EarlierCall::None), Settlement::LeavePending);
+        assert_eq!(idempotent.settle(&answer(429), pending, EarlierCall::None), Settlement::Fail);
+        assert_eq!(idempotent.settle(&answer(429), pending, EarlierCall::Unknown), Settlement::LeavePending);
+        assert_eq!(idempotent.settle(&answer(500), pending, EarlierCall::Unknown), Settlement::Fail);
+        assert_eq!(idempotent.settle(&answer(200), pending, EarlierCall::Unknown), Settlement::Complete);
+        assert_eq!(external.settle(&answer(500), pending, EarlierCall::None), Settlement::LeavePending);
+        assert_eq!(external.settle(&answer(408), pending, EarlierCall::None), Settlement::LeavePending);
+        assert_eq!(external.settle(&answer(429), pending, EarlierCall::None), Settlement::Fail);
+        assert_eq!(external.settle(&Answer { says_no_effect: true, ..answer(500) }, pending, EarlierCall::None), Settlement::Fail);
+        assert_eq!(external.settle(&answer(404), pending, EarlierCall::None), Settlement::Complete);
     }
 
     #[test]
     fn a_route_may_vouch_for_its_5xx_but_not_for_a_proxys() {
         let rules = Rules { on_5xx: On5xx::Failed, ..rules(Effect::External, FinalPolicy::Default) };
-        assert_eq!(rules.settle(&answer(500), Status::PendingExternal), Settlement::Fail);
-        assert_eq!(rules.settle(&answer(503), Status::PendingExternal), Settlement::Fail);
-        assert_eq!(rules.settle(&answer(502), Status::PendingExternal), Settlement::LeavePending);
-        assert_eq!(rules.settle(&answer(504), Status::PendingExternal), Settlement::LeavePending);
+        assert_eq!(rules.settle(&answer(500), Status::PendingExternal, EarlierCall::None), Settlement::Fail);
+        assert_eq!(rules.settle(&answer(503), Status::PendingExternal, EarlierCall::None), Settlement::Fail);
+        assert_eq!(rules.settle(&answer(502), Status::PendingExternal, EarlierCall::None), Settlement::LeavePending);
+        assert_eq!(rules.settle(&answer(504), Status::PendingExternal, EarlierCall::None), Settlement::LeavePending);
     }
 
     #[test]

@@ -77,9 +77,16 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    gateway.close().await;
+    let last = deadline.max(tokio::time::Instant::now() + Duration::from_secs(1));
+    tokio::select! {
+        () = gateway.close() => {}
+        () = tokio::time::sleep_until(last) => {
+            tracing::warn!(target: "onced::serve", "lines of the log of deliveries could not be written in time");
+        }
+        () = told_to_stop() => return Ok(()),
+    }
     // Idle connections are closed by now; on the others an answer is on its way.
-    match tokio::time::timeout_at(deadline.max(tokio::time::Instant::now() + Duration::from_secs(1)), server).await {
+    match tokio::time::timeout_at(last, server).await {
         Ok(ended) => ended?.context("the server failed"),
         Err(_) => Ok(()),
     }
@@ -90,7 +97,7 @@ async fn proxy(State(gateway): State<Arc<Gateway>>, request: Request) -> Respons
 }
 
 async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
-    match tokio::time::timeout(Duration::from_secs(2), gateway.guard().store().check_schema()).await {
+    match tokio::time::timeout(Duration::from_secs(2), gateway.guard().store().check_ready()).await {
         Ok(Ok(())) => "ready\n".into_response(),
         Ok(Err(error)) => {
             tracing::warn!(target: "onced::serve", %error, "not ready");

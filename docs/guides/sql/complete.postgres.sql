@@ -5,6 +5,6 @@
 --   $6 the body to replay, as bytes
 UPDATE onced.idempotency_keys
    SET status = 'completed', lease_until = NULL, response_code = $4, response_headers = $5, response_body = $6,
-       error = NULL, completed_at = onced.clock(), updated_at = onced.clock(),
-       expires_at = greatest(expires_at, onced.clock() + retry_window)
+       body_omitted = false, error = NULL, held_at = NULL, next_probe_at = NULL, completed_at = onced.clock(), updated_at = onced.clock(),
+       expires_at = CASE WHEN expires_at IS NOT NULL THEN greatest(expires_at, onced.clock() + retry_window) END
  WHERE scope = $1 AND key = $2 AND lease_token = $3 AND status IN ('in_progress', 'pending_external')

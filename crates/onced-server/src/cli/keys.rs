@@ -73,10 +73,10 @@ struct Resolve {
     #[arg(long)]
     did_not_happen: bool,
     /// With --happened: the status that duplicates are answered with
-    #[arg(long, requires = "happened", default_value_t = 204, value_parser = clap::value_parser!(u16).range(200..600))]
+    #[arg(long, conflicts_with = "did_not_happen", default_value_t = 204, value_parser = clap::value_parser!(u16).range(200..600))]
     status: u16,
     /// With --happened: a file with the body that duplicates are answered with
-    #[arg(long, requires = "happened", value_name = "FILE")]
+    #[arg(long, conflicts_with = "did_not_happen", value_name = "FILE")]
     body: Option<PathBuf>,
     /// With --body: its content type
     #[arg(long, requires = "body", default_value = "application/json")]
@@ -88,8 +88,8 @@ struct Resolve {
     #[arg(long, value_name = "NAME")]
     who: Option<String>,
     /// With --did-not-happen: how long an upstream may go on working after its caller's lease
-    /// [default: the route's, from --config; else 60s]
-    #[arg(long, value_name = "DURATION", requires = "did_not_happen", value_parser = humantime::parse_duration)]
+    /// [default: the route's, from --config; 60s for the scope of --upstream alone]
+    #[arg(long, value_name = "DURATION", conflicts_with = "happened", value_parser = humantime::parse_duration)]
     settle: Option<Duration>,
 }
 
@@ -212,11 +212,12 @@ impl Resolve {
         let Some(seen) = store.find(&scope, &key).await? else {
             bail!("there is no key {} in scope {scope}", key.as_str());
         };
-        let settle = self.settle.unwrap_or_else(|| settle_of(&scope, config.as_ref()));
-        refuse_early(&seen, self.did_not_happen.then_some(settle))?;
+        refuse_early(&seen, None)?;
         let resolution = if self.happened {
             Resolution::Happened(self.response()?)
         } else {
+            let settle = settle_of(&scope, self.settle, config.as_ref())?;
+            refuse_early(&seen, Some(settle))?;
             Resolution::DidNotHappen { settle }
         };
         let who = self.who.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "unknown".to_owned());
@@ -262,12 +263,27 @@ fn refuse_early(seen: &Seen, settle: Option<Duration>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn settle_of(scope: &Scope, config: Option<&config::Config>) -> Duration {
+/// How long the upstream of a scope may go on working. Guessed for nobody: too short a time licenses a second effect.
+fn settle_of(scope: &Scope, given: Option<Duration>, config: Option<&config::Config>) -> anyhow::Result<Duration> {
     let route = config.and_then(|config| {
         let mut routes = config.routes.iter().chain(&config.default_route);
         routes.find(|route| route.name == *scope)
     });
-    route.map_or(Duration::from_secs(60), |route| route.settle)
+    match (route.map(|route| route.settle), given) {
+        (Some(least), Some(given)) if given < least => bail!(
+            "--settle {} is less than the route's settle, {}: an upstream may still be working",
+            humantime::format_duration(given),
+            humantime::format_duration(least)
+        ),
+        (_, Some(given)) => Ok(given),
+        (Some(settle), None) => Ok(settle),
+        // The scope of `onced serve --upstream` alone, whose settings are the defaults.
+        (None, None) if scope.as_str() == "http" && config.is_none() => Ok(Duration::from_secs(60)),
+        (None, None) => bail!(
+            "how long may the upstream of {scope} go on working after its caller's lease? Name the gateway's file with \
+             --config, or say it with --settle (at least 60s and twice the upstream's timeout)"
+        ),
+    }
 }
 
 fn read_scope(text: &str) -> anyhow::Result<Scope> {

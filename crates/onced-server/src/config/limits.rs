@@ -38,6 +38,11 @@ pub(super) fn read(layers: &Layers<'_, '_>, tick: Duration) -> Times {
 
     check_heartbeat(layers, &heartbeat, &lease);
     check_execution(layers, &max_execution, &upstream_timeout);
+    if connect_timeout.value >= upstream_timeout.value && connect_timeout.entry.is_some() {
+        refuse(layers, &connect_timeout, &upstream_timeout, |timeout| {
+            format!("leaves nothing of the upstream timeout {timeout}; write less than that")
+        });
+    }
     if settle.value < least_settle {
         refuse(layers, &settle, &upstream_timeout, |timeout| {
             format!("is less than twice the upstream timeout {timeout}; write at least \"{}\"", shown(least_settle))
@@ -52,7 +57,8 @@ pub(super) fn read(layers: &Layers<'_, '_>, tick: Duration) -> Times {
         lease: Lease { length: lease.value, tick },
         heartbeat: heartbeat.value,
         upstream_timeout: upstream_timeout.value,
-        connect_timeout: connect_timeout.value,
+        // The default gives way to a short upstream timeout.
+        connect_timeout: connect_timeout.value.min(upstream_timeout.value / 2),
         max_execution: max_execution.value,
         settle: settle.value,
         retention: Retention { keep: retention.value, retry_window: retry_window.value },

@@ -43,7 +43,12 @@ impl PathPattern {
     /// Whether a path in normal form is one of the route's.
     pub(crate) fn matches(&self, normal_path: &str) -> bool {
         match self {
-            Self::Exact(path) => path == normal_path,
+            // Many servers take the path with a slash behind it for the same.
+            Self::Exact(path) => {
+                normal_path == path
+                    || normal_path.strip_suffix('/') == Some(path.as_str())
+                    || path.strip_suffix('/') == Some(normal_path)
+            }
             Self::Prefix(prefix) => normal_path.starts_with(prefix.as_str()),
         }
     }
@@ -73,15 +78,17 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// The normal form of a path (RFC 3986, 6.2.2): no needless percent-encoding, no `.` and `..`. Most servers treat
-/// all spellings alike; if the gateway did not, another spelling would reach the upstream past its route.
+/// The normal form of a path: no needless percent-encoding and no `.` and `..` (RFC 3986, 6.2.2), no empty segments,
+/// no parameters after a `;`. Many servers treat all spellings alike; if the gateway did not, another spelling would
+/// reach the upstream past its route.
 pub(crate) fn normalise(path: &str) -> String {
     let decoded = decode_unreserved(path);
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = decoded.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
-        match segment {
+        match segment.split(';').next().unwrap_or(segment) {
+            "" if !is_last => {}
             "." | ".." => {
                 if segment == ".." {
                     kept.pop();

@@ -1,5 +1,7 @@
 //! One attempt under a permit: send, read the answer, have it settled, tell the client if that still listens.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderName, HeaderValue};
 use http::response::Parts;
@@ -17,8 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::body::{any, whole};
-use super::upstream::{Sent, head};
-use super::{Delivery, Gateway, Outgoing, note};
+use super::upstream::{Connection, head};
+use super::{Delivery, Outgoing, note};
 
 const SCOPE: HeaderName = HeaderName::from_static("onced-scope");
 const KEY: HeaderName = HeaderName::from_static("onced-key");
@@ -31,8 +33,7 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(super) type Right = Permit<AnyStore>;
 
 /// An attempt: what is known of it beyond its permit.
-pub(super) struct Attempt<'g> {
-    gateway: &'g Gateway,
+pub(super) struct Attempt {
     pub(super) delivery: Delivery,
     pub(super) own_record: OwnRecord<AnyStore>,
     pub(super) number: u32,
@@ -40,9 +41,8 @@ pub(super) struct Attempt<'g> {
 }
 
 /// Executes one attempt and answers its client, if that still listens.
-pub(super) async fn execute(gateway: &Gateway, delivery: Delivery, permit: Right, answer: oneshot::Sender<Outgoing>) {
+pub(super) async fn execute(delivery: Delivery, permit: Right, answer: oneshot::Sender<Outgoing>) {
     let attempt = Attempt {
-        gateway,
         delivery,
         own_record: permit.own_record(),
         number: permit.attempt(),
@@ -52,7 +52,7 @@ pub(super) async fn execute(gateway: &Gateway, delivery: Delivery, permit: Right
     attempt.run(permit, answer).await;
 }
 
-impl Attempt<'_> {
+impl Attempt {
     async fn run(self, permit: Right, answer: oneshot::Sender<Outgoing>) {
         // Only an app in the same database has work of its own left to do after the call.
         let known = permit.call_answer().cloned().filter(|_| self.delivery.route.effect != Effect::SameDatabase);
@@ -64,17 +64,23 @@ impl Attempt<'_> {
             let response = self.not_reached(permit, "its head cannot be forwarded").await;
             return self.finish(answer, response).await;
         };
+        let connection = match Connection::open(&self.delivery.route).await {
+            Ok(connection) => connection,
+            Err(why) => {
+                let response = self.not_reached(permit, &why).await;
+                return self.finish(answer, response).await;
+            }
+        };
+        // Asked right before the first byte: afterwards nothing can be taken back.
         if !permit.may_start_call() {
             let response = self.too_late();
             return self.finish(answer, response).await;
         }
         self.phase("sent");
         let deadline = Instant::now() + self.delivery.route.upstream_timeout;
-        let sending = self.gateway.upstreams.send_once(&self.delivery.route, request);
-        let response = match tokio::time::timeout_at(deadline, sending).await {
-            Ok(Sent::Answer(got)) => return self.receive(permit, got, deadline, answer).await,
-            Ok(Sent::NotReached(why)) => self.not_reached(permit, &why).await,
-            Ok(Sent::Lost(why)) => self.lost(permit, &why).await,
+        let response = match tokio::time::timeout_at(deadline, connection.send(request)).await {
+            Ok(Ok(got)) => return self.receive(permit, got, deadline, answer).await,
+            Ok(Err(why)) => self.lost(permit, &why).await,
             Err(_) => self.lost(permit, "no answer within the upstream's timeout").await,
         };
         self.finish(answer, response).await;
@@ -86,6 +92,7 @@ impl Attempt<'_> {
         let mut request = head(&delivery.route.upstream, &delivery.method, &delivery.uri, &delivery.headers)?;
         let headers = request.headers_mut();
         headers.remove(header::CONTENT_LENGTH);
+        headers::strip_key(headers);
         headers.insert(SCOPE, HeaderValue::from_str(self.scope().as_str()).ok()?);
         headers.insert(KEY, HeaderValue::from_str(delivery.key.as_str()).ok()?);
         headers.insert(ATTEMPT, HeaderValue::from(self.number));
@@ -145,28 +152,28 @@ impl Attempt<'_> {
         }
     }
 
-    /// Streams an answer that is too large to keep. Its end is held back until the outcome is stored; where that
-    /// fails, the connection is broken off.
+    /// Streams an answer that is too large to keep. Its last piece is held back until the outcome is stored; where
+    /// that fails, the connection is broken off. A client that stops reading is given up, the answer is not.
     async fn stream(
         self,
         permit: Right,
-        head: Parts,
+        mut head: Parts,
         read: Bytes,
         mut body: Incoming,
         answer: oneshot::Sender<Outgoing>,
     ) {
+        let idle = self.delivery.route.upstream_timeout;
         let (sender, receiver) = mpsc::channel(4);
+        let mut client = Client { sender: Some(sender), patience: idle };
         let stored = StoredResponse { body_omitted: true, ..self.to_store(&head, None) };
+        respond::expires(&mut head.headers, self.expires_at);
         // The client may have hung up; the answer is read all the same, for its outcome.
         let _ = answer.send(Response::from_parts(head.clone(), any(StreamBody::new(receiver_stream(receiver)))));
-        let _ = sender.send(Ok(Frame::data(read))).await;
-        let idle = self.delivery.route.upstream_timeout;
+        let mut held = Frame::data(read);
         let broken = loop {
             match tokio::time::timeout(idle, body.frame()).await {
                 Ok(None) => break None,
-                Ok(Some(Ok(frame))) => {
-                    let _ = sender.send(Ok(frame)).await;
-                }
+                Ok(Some(Ok(frame))) => client.send(Ok(std::mem::replace(&mut held, frame))).await,
                 Ok(Some(Err(error))) => break Some(format!("the answer broke off: {error}")),
                 Err(_) => break Some("nothing more of the answer came within the upstream's timeout".to_owned()),
             }
@@ -179,9 +186,9 @@ impl Attempt<'_> {
             }
             None => self.settle(permit, &head, stored).await.is_ok(),
         };
-        if !known {
-            let _ = sender.send(Err(std::io::Error::other("the outcome of this answer is not known"))).await;
-        }
+        let last =
+            if known { Ok(held) } else { Err(std::io::Error::other("the outcome of this answer is not known")) };
+        client.send(last).await;
         self.phase("ended");
         self.note(head.status).await;
     }
@@ -192,7 +199,7 @@ impl Attempt<'_> {
 
     /// Says where the attempt is. Written at once, so that after a crash the last line is true.
     pub(super) fn phase(&self, phase: &'static str) {
-        tracing::debug!(target: "onced::phase", phase, scope = %self.scope(), key = self.delivery.key.as_str(), attempt = self.number);
+        tracing::debug!(target: "onced::phase", phase, scope = %self.scope(), key = self.delivery.key.shortened(), attempt = self.number);
     }
 
     async fn note(&self, status: StatusCode) {
@@ -205,6 +212,21 @@ impl Attempt<'_> {
         self.note(response.status()).await;
         // The client may have hung up: the outcome is stored all the same.
         let _ = answer.send(response.map(whole));
+    }
+}
+
+/// The client of a streamed answer, until it hangs up or stops reading.
+struct Client {
+    sender: Option<mpsc::Sender<Result<Frame<Bytes>, std::io::Error>>>,
+    patience: Duration,
+}
+
+impl Client {
+    async fn send(&mut self, piece: Result<Frame<Bytes>, std::io::Error>) {
+        let Some(sender) = &self.sender else { return };
+        if sender.send_timeout(piece, self.patience).await.is_err() {
+            self.sender = None;
+        }
     }
 }
 

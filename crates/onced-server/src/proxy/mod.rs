@@ -15,7 +15,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use onced::core::fingerprint::{Fingerprint, RequestParts, media_type_of};
-use onced::core::key::Key;
+use onced::core::key::{Key, KeyError};
 use onced::guard::{Begun, Guard, Pace};
 use onced::http::respond::{self, Problem, Subject};
 use onced::store::AnyStore;
@@ -26,9 +26,9 @@ use tokio_util::task::TaskTracker;
 use self::body::{AnyBody, whole};
 use self::key::Derived;
 use self::upstream::Upstreams;
-use crate::config::{Config, Match, Route};
+use crate::config::{Config, KeySource, Match, Route};
 
-/// Fingerprints of bodies over this size are made off the threads that serve.
+/// Bodies over this size are read into keys and fingerprints off the threads that serve.
 const SMALL_BODY: usize = 64 * 1024;
 
 /// What the gateway takes in.
@@ -58,8 +58,7 @@ pub(crate) struct Delivery {
 
 impl Gateway {
     pub(crate) fn new(config: Config, guard: Guard<AnyStore>) -> Self {
-        let upstreams = Upstreams::new(&config);
-        Self { config, guard, upstreams, running: TaskTracker::new(), unprotected: AtomicU64::new(0) }
+        Self { config, guard, upstreams: Upstreams::new(), running: TaskTracker::new(), unprotected: AtomicU64::new(0) }
     }
 
     pub(crate) fn guard(&self) -> &Guard<AnyStore> {
@@ -92,7 +91,7 @@ impl Gateway {
             Ok(body) => body,
             Err(problem) => return self.refuse(&problem, Some(&subject_of(route, None)), &route.lease),
         };
-        let key = match key::derive(&route.key, &parts.headers, &body) {
+        let key = match derive(route, &parts.headers, &body).await {
             Ok(Derived::Key(key)) => key,
             Ok(Derived::Pass) => {
                 self.note_unprotected(route);
@@ -124,7 +123,7 @@ impl Gateway {
     /// Decides about one delivery, and executes it where it is this one's to execute. Nothing cancels it.
     async fn deliver(&self, delivery: Delivery, answer: oneshot::Sender<Outgoing>) {
         let scope = &delivery.route.name;
-        tracing::debug!(target: "onced::phase", phase = "received", %scope, key = delivery.key.as_str());
+        tracing::debug!(target: "onced::phase", phase = "received", %scope, key = delivery.key.shortened());
         let request = onced::guard::Request {
             scope: scope.clone(),
             key: delivery.key.clone(),
@@ -134,7 +133,7 @@ impl Gateway {
         };
         let subject = |expires_at| Subject { scope: scope.clone(), key: Some(delivery.key.clone()), expires_at };
         let (response, about, word) = match self.guard.begin(&request).await {
-            Ok(Begun::Execute(permit)) => return execute::execute(self, delivery, permit, answer).await,
+            Ok(Begun::Execute(permit)) => return execute::execute(delivery, permit, answer).await,
             Ok(Begun::Replay { response, about }) => {
                 (respond::replayed(&response, about.expires_at), about, "replay")
             }
@@ -198,6 +197,15 @@ fn subject_of(route: &Route, key: Option<&Key>) -> Subject {
 
 fn is_safe(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(method)
+}
+
+async fn derive(route: &Route, headers: &http::HeaderMap, body: &Bytes) -> Result<Derived, Problem> {
+    if body.len() <= SMALL_BODY || matches!(route.key.source, KeySource::Off | KeySource::Header { .. }) {
+        return key::derive(&route.key, headers, body);
+    }
+    let (rule, headers, body) = (route.key.clone(), headers.clone(), body.clone());
+    let derived = tokio::task::spawn_blocking(move || key::derive(&rule, &headers, &body)).await;
+    derived.unwrap_or(Err(Problem::KeyInvalid(KeyError::Malformed)))
 }
 
 async fn fingerprint(delivery: &Delivery) -> Fingerprint {

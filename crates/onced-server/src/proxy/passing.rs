@@ -28,7 +28,7 @@ async fn forward(upstreams: &Upstreams, route: &Route, parts: Parts, body: AnyBo
     let Some(request) = head(&route.upstream, &parts.method, &parts.uri, &parts.headers) else {
         return failed(route, &Problem::NoRoute);
     };
-    let sending = upstreams.pass(route, request.map(|()| body));
+    let sending = upstreams.pass(request.map(|()| body));
     match tokio::time::timeout(route.upstream_timeout, sending).await {
         Ok(Ok(answer)) => {
             let (mut parts, body) = answer.into_parts();

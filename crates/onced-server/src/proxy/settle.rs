@@ -5,10 +5,11 @@ use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::response::Parts;
 use http::{Response, StatusCode};
+use onced::core::fingerprint::media_type_of;
 use onced::guard::{EndError, Standing};
 use onced::http::headers;
 use onced::http::respond::{self, Problem, Subject};
-use onced_core::failure::{Answer, Effect, Rules, Settlement};
+use onced_core::failure::{Answer, EarlierCall, Effect, Rules, Settlement};
 use onced_core::record::{Status, StoredResponse};
 use onced_core::time::Timestamp;
 
@@ -16,7 +17,7 @@ use super::execute::{Attempt, Right};
 
 const EFFECT: HeaderName = HeaderName::from_static("onced-effect");
 
-impl Attempt<'_> {
+impl Attempt {
     /// Ends the record by what the answer proves. `Err` is what the client gets instead of that answer.
     pub(super) async fn settle(
         &self,
@@ -32,18 +33,24 @@ impl Attempt<'_> {
                     status = standing.status.unwrap_or(status);
                 }
                 // The app ended the record itself, in its own transaction.
-                Some(Status::Completed | Status::Failed) if standing.is_mine => return Ok(standing.expires_at),
+                Some(Status::Completed) if standing.is_mine => return Ok(standing.expires_at),
+                // It says that nothing happened: then its answer may not say otherwise.
+                Some(Status::Failed) if standing.is_mine && head.status.as_u16() >= 400 => {
+                    return Ok(standing.expires_at);
+                }
                 // The app took the record away itself; there is nothing left to end.
                 None => return Ok(None),
                 Some(_) => return Err(self.claim_lost(&standing)),
             }
         }
         let (rules, answer) = (self.rules(), answer_of(head, &stored));
-        let settlement = rules.settle(&answer, status);
+        let earlier = if permit.earlier_call_is_unknown() { EarlierCall::Unknown } else { EarlierCall::None };
+        let settlement = rules.settle(&answer, status, earlier);
         if rules.effect == Effect::SameDatabase && settlement == Settlement::Complete && answer.status < 400 {
             self.warn("the app answered but did not complete the record in its transaction; the gateway does");
         }
         self.phase("completing");
+        let permit = permit.only_from(status);
         let ended = match settlement {
             Settlement::Complete => permit.complete(stored).await.map(|completed| completed.expires_at),
             Settlement::Fail => {
@@ -61,24 +68,30 @@ impl Attempt<'_> {
         }
     }
 
-    /// The upstream's answer goes out only where the record turns out to hold this attempt's outcome.
+    /// The upstream's answer goes out only where the record turns out to hold this attempt's outcome, or where the app
+    /// has announced an outside call meanwhile, of which that answer is all that is known.
     async fn not_ended(&self, error: EndError) -> Result<Option<Timestamp>, Response<Bytes>> {
         let EndError::ClaimLost { .. } = error else { return Err(self.withheld(&error)) };
         let standing = self.own_record.standing().await.map_err(|error| self.withheld(&error))?;
-        // The app was slow to commit, and did so between our look and our ending.
-        if standing.is_mine && standing.status == Some(Status::Completed) {
-            return Ok(standing.expires_at);
+        match standing.status {
+            Some(Status::Completed | Status::PendingExternal) if standing.is_mine => Ok(standing.expires_at),
+            Some(_) | None => Err(self.claim_lost(&standing)),
         }
-        Err(self.claim_lost(&standing))
     }
 
-    /// Somebody else has taken the record over: its truth is told, not this attempt's.
+    /// Somebody else has taken the record over, or ended it: its truth is told, not this attempt's.
     fn claim_lost(&self, standing: &Standing) -> Response<Bytes> {
         self.warn("lost ownership: another attempt has taken over, and nothing of this one was written");
-        if standing.status == Some(Status::Completed) {
-            return respond::replayed(&response_of(standing), standing.expires_at);
+        let retry_after = standing.retry_after;
+        match standing.status {
+            Some(Status::Completed) => respond::replayed(&response_of(standing), standing.expires_at),
+            Some(Status::PendingExternal) if !standing.lease_is_alive => {
+                self.problem(&Problem::OutcomeUnknown { retry_after }, standing.expires_at)
+            }
+            Some(Status::Queued | Status::InProgress | Status::PendingExternal | Status::Failed) | None => {
+                self.problem(&Problem::InProgress { retry_after }, standing.expires_at)
+            }
         }
-        self.problem(&Problem::InProgress { retry_after: standing.retry_after }, standing.expires_at)
     }
 
     /// Nothing was sent.
@@ -88,7 +101,12 @@ impl Attempt<'_> {
         if !permit.earlier_call_is_unknown()
             && let Err(error) = permit.fail(&format!("the upstream was not reached: {why}"), None).await
         {
-            return self.withheld(&error);
+            return match self.not_ended(error).await {
+                Ok(expires_at) => {
+                    self.problem(&Problem::OutcomeUnknown { retry_after: self.delivery.route.lease.tick }, expires_at)
+                }
+                Err(instead) => instead,
+            };
         }
         let retry_after = self.delivery.route.lease.tick;
         self.problem(&Problem::UpstreamUnreachable { retry_after }, self.expires_at)
@@ -132,7 +150,7 @@ impl Attempt<'_> {
 
     fn withheld(&self, error: &EndError) -> Response<Bytes> {
         tracing::error!(target: "onced::deliver", %error, "the outcome could not be stored or read: the answer is withheld");
-        self.problem(&Problem::StoreUnavailable, None)
+        self.problem(&Problem::StoreUnavailable, self.expires_at)
     }
 
     fn problem(&self, problem: &Problem, expires_at: Option<Timestamp>) -> Response<Bytes> {
@@ -179,12 +197,15 @@ fn answer_of(head: &Parts, stored: &StoredResponse) -> Answer {
     let value_is = |name: &HeaderName, wanted: &str| {
         head.headers.get(name).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(wanted.as_bytes()))
     };
-    let is_problem = head.headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/problem+json"));
+    let media_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(media_type_of);
+    let is_problem = media_type.as_deref() == Some("application/problem+json");
+    // An encoded problem cannot be read here; to store "still running" for good would be the worse mistake.
+    let may_say_so =
+        head.headers.contains_key(header::CONTENT_ENCODING) || stored.body.as_deref().is_some_and(is_in_progress_problem);
     Answer {
         status: head.status.as_u16(),
         says_still_running: head.status == StatusCode::CONFLICT
-            && (head.headers.contains_key(header::RETRY_AFTER)
-                || is_problem && stored.body.as_deref().is_some_and(is_in_progress_problem)),
+            && (head.headers.contains_key(header::RETRY_AFTER) || is_problem && may_say_so),
         says_no_effect: value_is(&EFFECT, "none"),
     }
 }

@@ -1,80 +1,76 @@
 //! The upstream's side: one request out, once, and what came back; never a silent second try.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper::client::conn::http1;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use onced::http::headers;
+use tokio::net::TcpStream;
 
 use super::body::AnyBody;
-use crate::config::{Config, Route, Upstream};
+use crate::config::{Route, Upstream};
 
-type Once = Client<HttpConnector, Full<Bytes>>;
 type Passing = Client<HttpConnector, AnyBody>;
 
-/// The clients to the upstreams.
+/// The client for what passes unguarded; it keeps connections.
 pub(super) struct Upstreams {
-    /// By the time that connecting may take.
-    clients: HashMap<Duration, (Once, Passing)>,
-}
-
-/// What became of a request that was to be sent.
-pub(super) enum Sent {
-    /// The head of an answer is there.
-    Answer(Response<Incoming>),
-    /// No connection: nothing was sent.
-    NotReached(String),
-    /// It was sent, at least in part, and no answer came: it may have taken effect.
-    Lost(String),
+    passing: Passing,
 }
 
 impl Upstreams {
-    pub(super) fn new(config: &Config) -> Self {
-        let routes = config.routes.iter().chain(&config.default_route);
-        Self { clients: routes.map(|route| (route.connect_timeout, clients(route.connect_timeout))).collect() }
-    }
-
-    /// Sends one guarded request, on a connection of its own: on a kept one, a close that crosses the request would
-    /// look like a lost answer.
-    pub(super) async fn send_once(&self, route: &Route, request: Request<Full<Bytes>>) -> Sent {
-        let Some((once, _)) = self.clients.get(&route.connect_timeout) else {
-            return Sent::NotReached("there is no client for this route".to_owned());
-        };
-        match once.request(request).await {
-            Ok(answer) => Sent::Answer(answer),
-            Err(error) if error.is_connect() => Sent::NotReached(cause(&error)),
-            Err(error) => Sent::Lost(cause(&error)),
-        }
+    pub(super) fn new() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.retry_canceled_requests(false);
+        Self { passing: builder.build(connector) }
     }
 
     /// Passes an unguarded request on.
     pub(super) async fn pass(
         &self,
-        route: &Route,
         request: Request<AnyBody>,
     ) -> Result<Response<Incoming>, hyper_util::client::legacy::Error> {
-        match self.clients.get(&route.connect_timeout) {
-            Some((_, passing)) => passing.request(request).await,
-            None => clients(route.connect_timeout).1.request(request).await,
-        }
+        self.passing.request(request).await
     }
 }
 
-fn clients(connect_timeout: Duration) -> (Once, Passing) {
-    let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(connect_timeout));
-    connector.set_nodelay(true);
-    let mut builder = Client::builder(TokioExecutor::new());
-    builder.retry_canceled_requests(false);
-    let passing = builder.build(connector.clone());
-    (builder.pool_max_idle_per_host(0).build(connector), passing)
+/// A connection for one guarded request: on a kept one, a close that crosses the request would look like a lost answer.
+pub(super) struct Connection(http1::SendRequest<Full<Bytes>>);
+
+impl Connection {
+    /// Connects, and sends nothing. Whatever goes wrong here, the upstream was not reached.
+    pub(super) async fn open(route: &Route) -> Result<Self, String> {
+        let connecting = async {
+            let address = (route.upstream.host().trim_matches(['[', ']']), route.upstream.port());
+            let stream = TcpStream::connect(address).await.map_err(|error| cause(&error))?;
+            // A hint only: without it the request goes out a little later.
+            let _ = stream.set_nodelay(true);
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| cause(&error))
+        };
+        let (sender, connection) = match tokio::time::timeout(route.connect_timeout, connecting).await {
+            Ok(connected) => connected?,
+            Err(_) => return Err("no connection within connect_timeout".to_owned()),
+        };
+        // Its errors come out of the request and the answer's body as well.
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        Ok(Self(sender))
+    }
+
+    /// Sends the request, once. After an error it may have taken effect.
+    pub(super) async fn send(mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
+        if let Some(path) = request.uri().path_and_query().cloned() {
+            *request.uri_mut() = Uri::from(path);
+        }
+        self.0.send_request(request).await.map_err(|error| cause(&error))
+    }
 }
 
 /// The head of a request as the upstream gets it: end-to-end headers only, and nothing said in our name.

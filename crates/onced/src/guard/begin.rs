@@ -8,8 +8,8 @@ use onced_core::time::Timestamp;
 use uuid::Uuid;
 
 use super::{About, Begun, Request};
-use crate::store::{StoreError, StoreErrorKind};
 use crate::store::keys::{Basis, Claim, Claimed, Keys, Seen};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// How often a record that keeps changing under our eyes is looked at again.
 const ROUNDS: u32 = 5;
@@ -28,6 +28,10 @@ impl From<StoreError> for Error {
 impl Error {
     pub(super) fn is_transient(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_transient())
+    }
+
+    pub(super) fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Store(error) if error.kind() == StoreErrorKind::Unavailable)
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -183,8 +187,7 @@ fn found(seen: &Seen, lock: Lock) -> Found {
 
 fn decide(request: &Request, found: &Found, seen: Option<&Seen>) -> Result<Outcome, Error> {
     let now = seen.map_or(Timestamp::from_micros(0), |seen| seen.now);
-    let verdict =
-        decision::decide(found, &request.fingerprint, &request.policy, now).map_err(Error::NotUnderstood)?;
+    let verdict = decision::decide(found, &request.fingerprint, &request.policy, now).map_err(Error::NotUnderstood)?;
     let record = found.record.as_ref();
     Ok(Outcome::Answer(Answer {
         response: record.filter(|_| verdict.decision == Decision::Replay).and_then(|record| record.response.clone()),

@@ -37,6 +37,12 @@ impl OwnLease {
         !self.is_lost() && self.lease.may_start_call(asked_at.elapsed())
     }
 
+    /// Whether the lease lasts, by the owner's own clock.
+    pub(super) fn is_good(&self) -> bool {
+        let asked_at = *self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.is_lost() && asked_at.elapsed() < self.lease.length
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         *self.lost.borrow()
     }
@@ -74,7 +80,7 @@ async fn beat<K: Keys>(mut keys: K, claim: Claim, own: Arc<OwnLease>, pace: Pace
         }
         let sent = Instant::now();
         let renew = OwnerMove::Renew { lease: claim.lease };
-        match keys.owner_move(&claim.scope, &claim.key, &claim.token, &renew).await {
+        match keys.owner_move(&claim.scope, &claim.key, &claim.token, None, &renew).await {
             Ok(Some(_)) => {
                 own.begun_anew(sent);
                 own.renewals.fetch_add(1, Ordering::Relaxed);

@@ -28,9 +28,13 @@ use self::begin::Outcome;
 use self::delivery_log::DeliveryLog;
 pub use self::permit::{Completed, EndError, OwnRecord, Permit, Standing, TxPermit};
 pub use self::retry::Tries;
+use crate::store::StoreError;
 use crate::store::deliveries::{Deliveries, DeliveryLine, LogDeliveries};
 use crate::store::keys::{Claim, Keys, Transactional};
-use crate::store::StoreError;
+
+/// How often a claim is asked for again whose reply was lost, and how much longer it waits each time.
+const LOST_TRIES: u32 = 5;
+const LOST_WAIT: Duration = Duration::from_millis(100);
 
 /// A store that a guard can work with on its own.
 pub trait Store: Keys + Deliveries + Clone + Send + Sync + 'static {}
@@ -176,7 +180,13 @@ impl<S: Store> Guard<S> {
             match begin::begin(&mut keys, request, &claim, &mut memory).await {
                 Ok(outcome) => break outcome,
                 // It may have been committed, so the clock runs on: ask again, and recognise our own token.
-                Err(error) if error.is_lost() && lost < 2 => lost += 1,
+                Err(error) if error.is_lost() || lost > 0 && error.is_unavailable() => {
+                    lost += 1;
+                    if lost > LOST_TRIES {
+                        return Err(describe(request, error));
+                    }
+                    tokio::time::sleep(LOST_WAIT * lost).await;
+                }
                 Err(error) if tries.again(error.is_transient()).await => {
                     if lost == 0 {
                         asked_at = Instant::now();
@@ -185,8 +195,7 @@ impl<S: Store> Guard<S> {
                 Err(error) => return Err(describe(request, error)),
             }
         };
-        let permit =
-            |owned| Permit::new(self.store.clone(), self.log.clone(), request, claim.clone(), owned, asked_at);
+        let permit = |owned| Permit::new(self.store.clone(), self.log.clone(), request, claim.clone(), owned, asked_at);
         Ok(self.hand_out(request, &claim, outcome, permit).await)
     }
 

@@ -15,6 +15,9 @@ use super::{Request, Store, Tries};
 use crate::store::keys::{Claim, Keys, Moved, OwnerMove, Transactional};
 use crate::store::{StoreError, StoreErrorKind};
 
+/// How long an ending waits before it asks a store again that could not be reached.
+const UNAVAILABLE_WAIT: Duration = Duration::from_millis(200);
+
 /// Why an ending was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum EndError {
@@ -61,6 +64,8 @@ pub struct Standing {
     pub response: Option<StoredResponse>,
     /// When it expires.
     pub expires_at: Option<Timestamp>,
+    /// Whether its owner is presumed alive.
+    pub lease_is_alive: bool,
     /// How long another delivery would be told to wait.
     pub retry_after: Duration,
 }
@@ -96,11 +101,18 @@ impl<S: Store> OwnRecord<S> {
             }
         };
         let Some(seen) = seen else {
-            let (response, expires_at) = (None, None);
-            return Ok(Standing { status: None, is_mine: false, response, expires_at, retry_after: self.lease.tick });
+            return Ok(Standing {
+                status: None,
+                is_mine: false,
+                response: None,
+                expires_at: None,
+                lease_is_alive: false,
+                retry_after: self.lease.tick,
+            });
         };
         let record = seen.record;
         Ok(Standing {
+            lease_is_alive: record.lease_is_alive(seen.now),
             status: Some(record.status),
             is_mine: record.lease_token.as_ref() == Some(&self.claim.token),
             retry_after: self.lease.wait(record.lease_until.unwrap_or(seen.now), seen.now),
@@ -131,6 +143,7 @@ pub struct Permit<S> {
     owned: Owned,
     own_lease: Arc<OwnLease>,
     lease: onced_core::lease::Lease,
+    from: Option<Status>,
     _heartbeat: Heartbeat,
 }
 
@@ -144,9 +157,8 @@ impl<S: Store> Permit<S> {
         asked_at: Instant,
     ) -> Self {
         let own_lease = Arc::new(OwnLease::new(request.policy.lease, asked_at));
-        let heartbeat =
-            Heartbeat::start(store.clone(), claim.clone(), own_lease.clone(), request.pace, asked_at);
-        Self { store, log, claim, owned, own_lease, lease: request.policy.lease, _heartbeat: heartbeat }
+        let heartbeat = Heartbeat::start(store.clone(), claim.clone(), own_lease.clone(), request.pace, asked_at);
+        Self { store, log, claim, owned, own_lease, lease: request.policy.lease, from: None, _heartbeat: heartbeat }
     }
 
     /// The number of this attempt, from 1.
@@ -207,8 +219,14 @@ impl<S: Store> Permit<S> {
         let sent = Instant::now();
         self.end(OwnerMove::External { lease: self.claim.lease }).await?;
         self.own_lease.begun_anew(sent);
-        self.owned.was_pending = true;
         Ok(())
+    }
+
+    /// Ends the record only from that status. For an owner that decides how to end it by how it stands, while an
+    /// application may still be changing it.
+    pub fn only_from(mut self, status: Status) -> Self {
+        self.from = Some(status);
+        self
     }
 
     /// Stores the outcome and ends the lease, in a transaction of its own.
@@ -263,12 +281,16 @@ impl<S: Store> Permit<S> {
         let Claim { scope, key, token, .. } = &self.claim;
         let mut tries = Tries::default();
         loop {
-            match keys.owner_move(scope, key, token, &owner_move).await {
+            match keys.owner_move(scope, key, token, self.from, &owner_move).await {
                 Ok(Some(moved)) => return Ok(moved),
                 Ok(None) => return Err(claim_lost(&self.claim, self.owned.attempt)),
                 // Whether it was committed is not known. Nothing more is written: the record tells.
                 Err(error) if error.kind() == StoreErrorKind::Lost => {
                     return self.read_after_lost_reply(&owner_move, error).await;
+                }
+                // Nothing was sent: what is known is worth waiting for the store, while the lease lasts.
+                Err(error) if error.kind() == StoreErrorKind::Unavailable && self.own_lease.is_good() => {
+                    tokio::time::sleep(UNAVAILABLE_WAIT).await;
                 }
                 Err(error) if tries.again(error.is_transient()).await => {}
                 Err(error) => return Err(store_error(&self.claim, self.owned.attempt, error)),
@@ -285,7 +307,11 @@ impl<S: Store> Permit<S> {
             OwnerMove::Release => standing.status.is_none(),
             OwnerMove::Renew { .. } => false,
         };
-        if ended { Ok(Moved { expires_at: standing.expires_at }) } else { Err(store_error(&self.claim, self.owned.attempt, lost)) }
+        if ended {
+            Ok(Moved { expires_at: standing.expires_at })
+        } else {
+            Err(store_error(&self.claim, self.owned.attempt, lost))
+        }
     }
 }
 
@@ -385,7 +411,7 @@ async fn end_within(
     attempt: u32,
     owner_move: OwnerMove,
 ) -> Result<Completed, EndError> {
-    match keys.owner_move(&claim.scope, &claim.key, &claim.token, &owner_move).await {
+    match keys.owner_move(&claim.scope, &claim.key, &claim.token, None, &owner_move).await {
         Ok(Some(moved)) => Ok(Completed { expires_at: moved.expires_at }),
         Ok(None) => Err(claim_lost(claim, attempt)),
         Err(source) => Err(store_error(claim, attempt, source)),

@@ -64,8 +64,19 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Takes out what only onced may say: a client cannot speak in its name.
 pub fn strip_own(headers: &mut HeaderMap) {
-    let own: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with("onced-")).cloned().collect();
-    for name in own {
+    remove_where(headers, |name| name.starts_with("onced-"));
+}
+
+/// Takes out the client's `Idempotency-Key`, for the downstream key to stand alone.
+pub fn strip_key(headers: &mut HeaderMap) {
+    remove_where(headers, |name| name == "idempotency-key");
+}
+
+/// Many servers fold `_` and `-` into one: both spellings go.
+fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
+    let found: Vec<HeaderName> =
+        headers.keys().filter(|name| unwanted(&name.as_str().replace('_', "-"))).cloned().collect();
+    for name in found {
         headers.remove(name);
     }
 }
@@ -136,8 +147,16 @@ mod tests {
 
     #[test]
     fn a_client_cannot_speak_in_our_name() {
-        let mut headers = map(&[("onced-lease-token", "x"), ("onced-key", "y"), ("once", "z")]);
+        let mut headers = map(&[
+            ("onced-lease-token", "x"),
+            ("onced_key", "y"),
+            ("once", "z"),
+            ("idempotency_key", "k"),
+            ("idempotency-key", "k"),
+        ]);
         strip_own(&mut headers);
-        assert_eq!(headers.len(), 1);
+        assert_eq!(headers.len(), 3);
+        strip_key(&mut headers);
+        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["once"]);
     }
 }

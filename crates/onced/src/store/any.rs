@@ -1,7 +1,7 @@
 //! A store of whichever backend its URL names.
 
 use onced_core::key::{Key, Scope};
-use onced_core::record::LeaseToken;
+use onced_core::record::{LeaseToken, Status};
 use uuid::Uuid;
 
 use super::deliveries::{Deliveries, DeliveryLine, DeliveryRead};
@@ -64,6 +64,14 @@ impl AnyStore {
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         each!(self, store => store.check_schema().await)
     }
+
+    /// Refuses unless keys can be read and written.
+    ///
+    /// # Errors
+    /// In words that say what is wrong.
+    pub async fn check_ready(&self) -> Result<(), StoreError> {
+        each!(self, store => store.check_ready().await)
+    }
 }
 
 impl Keys for AnyStore {
@@ -92,9 +100,10 @@ impl Keys for AnyStore {
         scope: &Scope,
         key: &Key,
         token: &LeaseToken,
+        from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
-        each!(self, store => store.owner_move(scope, key, token, owner_move).await)
+        each!(self, store => store.owner_move(scope, key, token, from, owner_move).await)
     }
 }
 

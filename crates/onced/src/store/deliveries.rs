@@ -59,7 +59,7 @@ pub struct DeliveryRead {
 
 /// The deliveries of a backend.
 pub trait Deliveries: Send {
-    /// Writes lines, and the statuses with which executing deliveries were answered, in one transaction.
+    /// Writes lines, and the statuses with which executing deliveries were answered. May be run again.
     fn log(
         &mut self,
         lines: &[DeliveryLine],

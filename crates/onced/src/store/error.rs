@@ -42,6 +42,11 @@ impl StoreError {
         Self::new(StoreErrorKind::Refused, words)
     }
 
+    /// What happened, without the kind.
+    pub fn words(&self) -> &str {
+        &self.words
+    }
+
     /// What may be done next.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
@@ -84,7 +89,9 @@ pub(crate) fn translate(
             // Only the message: details can quote a row's values.
             (of_database(answer.as_ref()), format!("{doing}: {}", answer.message()))
         }
-        sqlx::Error::PoolTimedOut => (StoreErrorKind::Unavailable, format!("{doing}: no connection became free in time")),
+        sqlx::Error::PoolTimedOut => {
+            (StoreErrorKind::Unavailable, format!("{doing}: no connection became free in time"))
+        }
         sqlx::Error::PoolClosed => (StoreErrorKind::Unavailable, format!("{doing}: the store is closed")),
         sqlx::Error::Io(source) => (StoreErrorKind::Lost, format!("{doing}: {source}")),
         sqlx::Error::WorkerCrashed => (StoreErrorKind::Lost, format!("{doing}: the connection's worker is gone")),

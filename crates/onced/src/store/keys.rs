@@ -135,13 +135,14 @@ pub trait Keys: Send {
         error: &str,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Makes a move of the owner, by compare-and-swap on its token and the statuses that the move may start from.
-    /// `None` where the claim was lost.
+    /// Makes a move of the owner, by compare-and-swap on its token and the statuses that the move may start from; where
+    /// `from` says more, completing and failing start from that status only. `None` where the claim was lost.
     fn owner_move(
         &mut self,
         scope: &Scope,
         key: &Key,
         token: &LeaseToken,
+        from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> impl Future<Output = Result<Option<Moved>, StoreError>> + Send;
 }

@@ -1,10 +1,12 @@
 //! A store on a throw-away database, and plain SQL beside it: the same words for every backend.
 
+use std::fmt::Debug;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use onced::guard::{Guard, Pace, Request, Store};
+use onced::guard::{Begun, Guard, Pace, Request, Store};
 use onced::store::deliveries::LogDeliveries;
 use onced::store::keys::Transactional;
 use onced::store::postgres::PgStore;
@@ -23,7 +25,7 @@ pub(crate) const SCOPE: &str = "conf.charge";
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// What the suite needs of a backend beyond what applications get from it.
-pub(crate) trait Tested: Store + Transactional<Tx = Transaction<'static, Self::Db>> + Upkeep {
+pub(crate) trait Tested: Store + Transactional<Tx = Transaction<'static, Self::Db>> + Upkeep + Debug {
     type Db: sqlx::Database;
     const BACKEND: Backend;
 
@@ -88,7 +90,7 @@ impl Tested for PgStore {
 
 /// One migrated database with a store and a guard on it.
 pub(crate) struct Bench<S> {
-    pub(crate) database: Database,
+    pub(crate) database: Arc<Database>,
     pub(crate) store: S,
     pub(crate) guard: Guard<S>,
 }
@@ -107,14 +109,21 @@ impl<S: Tested> Bench<S> {
         let store = S::open_at(database.url(), options).await.unwrap();
         store.bring_up_to_date().await.unwrap();
         let guard = Guard::new(store.clone(), log);
-        let bench = Self { database, store, guard };
+        let bench = Self { database: Arc::new(database), store, guard };
         // A business table without a unique constraint: it would hide a second effect.
-        bench.execute("CREATE TABLE orders (key text NOT NULL, note text NOT NULL DEFAULT '')").await;
+        let place = if S::BACKEND == Backend::Postgres { "public." } else { "" };
+        bench.execute(&format!("CREATE TABLE {place}orders (key text NOT NULL)")).await;
         bench
     }
 
     pub(crate) fn sql(&self) -> &Sql {
         self.database.sql()
+    }
+
+    /// Another store and guard on the same database; `suffix` is put behind its URL.
+    pub(crate) async fn beside(&self, suffix: &str, options: &StoreOptions) -> Self {
+        let store = S::open_at(&format!("{}{suffix}", self.database.url()), options).await.unwrap();
+        Self { database: self.database.clone(), guard: Guard::new(store.clone(), LogDeliveries::Off), store }
     }
 
     /// Another store on the same database, as another instance of the application has.
@@ -164,14 +173,26 @@ impl<S: Tested> Bench<S> {
 
     /// Stops the ledger's clock, for this database alone.
     pub(crate) async fn stop_the_clock_at(&self, now: Timestamp) {
-        let now = at(S::BACKEND, now);
-        let stop = match S::BACKEND {
+        self.set_the_clock(&at(S::BACKEND, now)).await;
+    }
+
+    /// As it ran before.
+    pub(crate) async fn let_the_clock_run(&self) {
+        let now = match S::BACKEND {
+            Backend::Sqlite => "CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER) * 1000",
+            Backend::Postgres => "clock_timestamp()",
+        };
+        self.set_the_clock(now).await;
+    }
+
+    async fn set_the_clock(&self, now: &str) {
+        let set = match S::BACKEND {
             Backend::Sqlite => format!("DROP VIEW onced_clock; CREATE VIEW onced_clock AS SELECT {now} AS now"),
             Backend::Postgres => format!(
                 "CREATE OR REPLACE FUNCTION onced.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT {now} $$"
             ),
         };
-        self.execute(&stop).await;
+        self.execute(&set).await;
     }
 
     pub(crate) async fn orders(&self, key: &Key) -> i64 {
@@ -244,8 +265,15 @@ pub(crate) fn delivery(key: &Key) -> Request {
     request_of(&line("none"), key)
 }
 
+/// The right to execute, which this delivery must have come to.
+pub(crate) fn executes<P: Debug>(begun: Begun<P>) -> P {
+    let shown = format!("{begun:?}");
+    let Begun::Execute(permit) = begun else { panic!("must execute, but came to {shown}") };
+    permit
+}
+
 /// Waits for an event that only the database knows of.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(5)).await;

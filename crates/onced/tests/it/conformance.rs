@@ -17,16 +17,18 @@ use crate::edges::Edge;
 use crate::endings::Ending;
 use crate::races::{self, Where};
 use crate::rival::{Rival, Rivals};
+use crate::takings::Swap;
 use crate::transient::Transient;
 
 const LIST: &str = include_str!("conformance.txt");
-/// How many cases of a backend run side by side, each on a database of its own.
-const WORKERS: usize = 4;
+/// How many cases of a backend run side by side, each on a database of its own: they wait far more than they compute.
+const WORKERS: usize = 6;
 
 /// One case of the list.
 #[derive(Clone, Debug)]
 enum Case {
     Decide(Box<Line>, Form, Option<Rival>),
+    Take(Swap),
     End(Ending),
     Transient(Transient),
     Edge(Edge),
@@ -49,6 +51,7 @@ impl Case {
                 cases.extend(rivals.map(|rival| decide(Some(rival))));
             }
         }
+        cases.extend(Swap::all().into_iter().map(Self::Take));
         cases.extend(Ending::all().into_iter().map(Self::End));
         cases.extend(Edge::ALL.into_iter().map(Self::Edge));
         cases
@@ -61,6 +64,7 @@ impl Case {
                 let who = rival.map_or("alone", Rival::name);
                 format!("decide | {} | {} | {who}", line.name, form.name())
             }
+            Self::Take(swap) => format!("take | {}", swap.name()),
             Self::End(ending) => format!("end | {}", ending.name()),
             Self::Transient(transient) => format!("transient | {}", transient.name()),
             Self::Edge(edge) => format!("edge | {}", edge.name()),
@@ -73,10 +77,11 @@ impl Case {
         match self {
             Self::Decide(line, form, None) => decisions::alone(bench, line, *form).await,
             Self::Decide(line, form, Some(rival)) => decisions::under(bench, rivals, line, *form, *rival).await,
+            Self::Take(swap) => swap.run(bench).await,
             Self::End(ending) => ending.run(bench).await,
-            Self::Transient(transient) => transient.run::<S>().await,
-            Self::Edge(edge) => edge.run::<S>().await,
-            Self::Race(line, place) => races::run::<S>(line, *place).await,
+            Self::Transient(transient) => transient.run(bench).await,
+            Self::Edge(edge) => edge.run(bench).await,
+            Self::Race(line, place) => races::run(bench, rivals, line, *place).await,
         }
     }
 }
@@ -117,7 +122,8 @@ fn listed() -> Vec<Case> {
     let known: BTreeSet<String> = cases.iter().map(Case::name).collect();
     assert_eq!(cases.len(), known.len(), "two cases have one name");
     let show = |names: Vec<&String>| names.into_iter().map(String::as_str).collect::<Vec<_>>().join("\n");
-    let (unlisted, without_runner) = (show(known.difference(&listed).collect()), show(listed.difference(&known).collect()));
+    let (unlisted, without_runner) =
+        (show(known.difference(&listed).collect()), show(listed.difference(&known).collect()));
     assert!(
         unlisted.is_empty() && without_runner.is_empty(),
         "conformance.txt lacks these cases:\n{unlisted}\nand lists these, for which there is no runner:\n{without_runner}"
@@ -137,10 +143,7 @@ async fn run_all<S: Tested>(cases: &[Case]) -> Tally {
 }
 
 /// Takes one case after the other; each failure is noted, and the others still run.
-async fn work<'c, S: Tested>(
-    queue: &Mutex<impl Iterator<Item = &'c Case>>,
-    failed: &Mutex<Vec<String>>,
-) -> usize {
+async fn work<'c, S: Tested>(queue: &Mutex<impl Iterator<Item = &'c Case>>, failed: &Mutex<Vec<String>>) -> usize {
     let mut worker = worker::<S>().await;
     let mut passed = 0;
     loop {

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use onced::store::keys::OwnerMove;
 use onced_core::decision_table::{Expected, Line};
+use onced_core::record::StoredResponse;
 use onced_core::record::{Record, Status};
 use onced_core::time::Timestamp;
-use onced::store::keys::{Keys, OwnerMove};
-use onced_core::record::StoredResponse;
 
 use crate::bench::{Bench, Tested, at, fresh_key, line, scope};
 use crate::decisions::{Form, deliver};
@@ -71,12 +71,14 @@ impl Edge {
         }
     }
 
-    pub(crate) async fn run<S: Tested>(self) {
-        // As SQLite's own clock does, whole milliseconds; PostgreSQL could do more.
-        let now = Timestamp::from_micros(1_790_000_000_123_000);
-        let bench = Bench::<S>::new().await;
+    pub(crate) async fn run<S: Tested>(self, bench: &Bench<S>) {
+        let now = Timestamp::from_micros(1_790_000_000_123_456);
         bench.stop_the_clock_at(now).await;
-        let bench = &bench;
+        self.check(bench, now).await;
+        bench.let_the_clock_run().await;
+    }
+
+    async fn check<S: Tested>(self, bench: &Bench<S>, now: Timestamp) {
         let later = |by| now.plus(by);
         match self {
             Self::LeaseAliveByOne => lease(bench, now, "in-progress-over", later(MICRO), None).await,
@@ -145,7 +147,7 @@ async fn ending<S: Tested>(bench: &Bench<S>, now: Timestamp, ending: &OwnerMove,
     let record = Record { expires_at: Some(before), ..line("in-progress-alive").found(now).record.unwrap() };
     plant::record(bench, scope().as_str(), &key, &record).await;
     let token = record.lease_token.unwrap();
-    let moved = bench.store.clone().owner_move(&scope(), &key, &token, ending).await.unwrap().unwrap();
+    let moved = bench.store.clone().owner_move(&scope(), &key, &token, None, ending).await.unwrap().unwrap();
     assert_eq!(moved.expires_at, Some(after));
     let times = bench.columns(&key, "{micros}(expires_at), {micros}(updated_at)").await;
     assert_eq!(times, [after.as_micros().to_string(), now.as_micros().to_string()]);

@@ -130,10 +130,10 @@ impl Ending {
     async fn through_the_store<S: Tested>(&self, bench: &Bench<S>, key: &Key, token: &LeaseToken) -> bool {
         let owner_move = self.owner_move();
         if self.through == Through::Store {
-            return bench.store.clone().owner_move(&scope(), key, token, &owner_move).await.unwrap().is_some();
+            return bench.store.clone().owner_move(&scope(), key, token, None, &owner_move).await.unwrap().is_some();
         }
         let mut tx = bench.store.transaction().await.unwrap();
-        let moved = bench.store.within(&mut tx).owner_move(&scope(), key, token, &owner_move).await.unwrap();
+        let moved = bench.store.within(&mut tx).owner_move(&scope(), key, token, None, &owner_move).await.unwrap();
         tx.commit().await.unwrap();
         moved.is_some()
     }

@@ -29,7 +29,7 @@ async fn serializable() -> Bench<PgStore> {
     let set = format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'");
     database.sql().execute(&set).await;
     let bench = Bench::<PgStore>::on(database, &options(), LogDeliveries::Executed).await;
-    let level = sqlx::query_scalar("SHOW transaction_isolation").fetch_one(bench.store.pool()).await;
-    assert_eq!(level.unwrap_or(String::new()), "serializable");
+    let level: String = sqlx::query_scalar("SHOW transaction_isolation").fetch_one(bench.store.pool()).await.unwrap();
+    assert_eq!(level, "serializable");
     bench
 }

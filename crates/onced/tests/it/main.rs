@@ -6,8 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod bench;
 mod begin_tx;
+mod bench;
 mod cancelled;
 mod conformance;
 mod decisions;
@@ -25,5 +25,6 @@ mod races;
 mod rival;
 mod rival_process;
 mod slow_owner;
+mod takings;
 mod transient;
 mod upkeep;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use onced::guard::{Begun, Guard, Permit, Request};
+use onced::store::deliveries::LogDeliveries;
 use onced_core::decision_table::Expected;
 use tokio::sync::Barrier;
 
 use crate::bench::{Bench, Tested, fresh_key, line, patient, request_of};
 use crate::plant;
-use crate::rival_process::RivalProcess;
+use crate::rival::Rivals;
 
 /// Lines of the table of which one delivery executes: a new key, retries of a failed one, takeovers of an over lease,
 /// of one whose call is unknown but repeatable, a queued one, an expired one.
@@ -54,21 +55,21 @@ pub(crate) async fn at_once<S: Tested>(guard: &Guard<S>, request: &Request, coun
 }
 
 /// Twenty races for a line.
-pub(crate) async fn run<S: Tested>(name: &str, place: Where) {
-    let bench = Bench::<S>::with(&patient()).await;
+pub(crate) async fn run<S: Tested>(bench: &Bench<S>, rivals: &mut Rivals<S>, name: &str, place: Where) {
+    let guard = Guard::new(bench.another_store(&patient()).await, LogDeliveries::Executed);
     let line = line(name);
     let rounds = if testkit::soaking() { 200 } else { 20 };
-    let mut rival = (place == Where::TwoProcesses).then(|| RivalProcess::start(bench.database.url()));
+    let mut rival = (place == Where::TwoProcesses).then(|| rivals.process(bench));
     for round in 0..rounds {
         let key = fresh_key();
-        plant::line(&bench, &line, &key).await;
+        plant::line(bench, &line, &key).await;
         let request = request_of(&line, &key);
         let (begun, won_elsewhere) = match &mut rival {
-            None => (at_once(&bench.guard, &request, AT_ONCE).await, 0),
+            None => (at_once(&guard, &request, AT_ONCE).await, 0),
             Some(rival) => {
                 let half = AT_ONCE / 2;
                 assert_eq!(rival.ask(&format!("race {name} {} {half}", key.as_str())).await, "ready");
-                let (begun, answer) = tokio::join!(at_once(&bench.guard, &request, half), rival.ask("go"));
+                let (begun, answer) = tokio::join!(at_once(&guard, &request, half), rival.ask("go"));
                 (begun, answer.strip_prefix("won ").unwrap().parse().unwrap())
             }
         };

@@ -45,7 +45,12 @@ impl Rival {
             (Backend::Postgres, Self::Row) | (Backend::Sqlite, _) => match &line.expected {
                 _ if line.gives_up() => Expected::InProgress,
                 Expected::Execute { .. } => Expected::InProgress,
-                other => other.clone(),
+                Expected::Replay
+                | Expected::InProgress
+                | Expected::Mismatch
+                | Expected::Unknown
+                | Expected::Exhausted
+                | Expected::NotUnderstood => line.expected.clone(),
             },
         }
     }
@@ -93,11 +98,15 @@ impl<S: Tested> Rivals<S> {
                 self.held = Some(tx);
             }
             Rival::Process => {
-                let process = self.process.get_or_insert_with(|| RivalProcess::start(bench.database.url()));
-                let answer = process.ask(&format!("hold {} {}", line.name, key.as_str())).await;
+                let answer = self.process(bench).ask(&format!("hold {} {}", line.name, key.as_str())).await;
                 assert_eq!(answer, "holding");
             }
         }
+    }
+
+    /// The other process, started when it is first needed.
+    pub(crate) fn process(&mut self, bench: &Bench<S>) -> &mut RivalProcess {
+        self.process.get_or_insert_with(|| RivalProcess::start(bench.database.url()))
     }
 
     /// Rolls back whatever is held.

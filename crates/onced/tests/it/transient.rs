@@ -10,14 +10,14 @@ mod postgres;
 mod sqlite;
 mod tries;
 
-use onced::guard::{Begun, EndError, GuardError, Permit, TxPermit, Tries};
+use onced::guard::{Begun, EndError, GuardError, Permit, Tries, TxPermit};
 use onced::store::StoreError;
 use onced_core::key::Key;
 use onced_core::record::StoredResponse;
 use testkit::Backend;
 
 use self::tries::counting;
-use crate::bench::{Bench, Tested, delivery, fresh_key};
+use crate::bench::{Bench, Tested, delivery, executes, fresh_key};
 
 /// Which error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,10 +74,10 @@ impl Transient {
         format!("{kind} | {step} | {times}")
     }
 
-    pub(crate) async fn run<S: Tested>(&self) {
+    pub(crate) async fn run<S: Tested>(&self, bench: &Bench<S>) {
         match S::BACKEND {
-            Backend::Postgres => postgres::run(*self).await,
-            Backend::Sqlite => sqlite::run(*self).await,
+            Backend::Postgres => postgres::run(bench, *self).await,
+            Backend::Sqlite => sqlite::run(bench, *self).await,
         }
     }
 }
@@ -138,17 +138,31 @@ async fn one_try<S: Tested>(
     let mut tx = trouble.open(bench).await?;
     S::run(&mut tx, "SELECT count(*) FROM orders").await.unwrap();
     trouble.before_the_step(number).await;
+    match work(bench, key, permit, &mut tx).await {
+        Ok(()) => tx.commit().await.unwrap(),
+        Err(error) => {
+            // To the end: a transaction that is merely dropped may still hold the key when the next try comes.
+            tx.rollback().await.unwrap();
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+async fn work<S: Tested>(
+    bench: &Bench<S>,
+    key: &Key,
+    permit: Option<&Permit<S>>,
+    tx: &mut S::Tx,
+) -> Result<(), StoreError> {
     match permit {
         None => {
-            let begun = bench.guard.begin_tx(&mut tx, &delivery(key)).await.map_err(of_guard)?;
-            let Begun::Execute(permit) = begun else { panic!("nobody else has the key: {begun:?}") };
-            let permit: TxPermit = permit;
-            permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.map_err(of_ending)?;
+            let permit: TxPermit = executes(bench.guard.begin_tx(tx, &delivery(key)).await.map_err(of_guard)?);
+            permit.complete(&bench.store, tx, StoredResponse::bare(201)).await.map_err(of_ending)?;
         }
-        Some(permit) => drop(permit.complete_tx(&mut tx, StoredResponse::bare(201)).await.map_err(of_ending)?),
+        Some(permit) => drop(permit.complete_tx(tx, StoredResponse::bare(201)).await.map_err(of_ending)?),
     }
-    S::run(&mut tx, &format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str())).await.unwrap();
-    tx.commit().await.unwrap();
+    S::run(tx, &format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str())).await.unwrap();
     Ok(())
 }
 
@@ -170,8 +184,7 @@ async fn in_our_own_transaction<S: Tested>(
     let work = async {
         match permit {
             None => {
-                let begun = bench.guard.begin(&delivery(&key)).await.map_err(of_guard)?;
-                let Begun::Execute(permit) = begun else { panic!("nobody else has the key: {begun:?}") };
+                let permit = executes(bench.guard.begin(&delivery(&key)).await.map_err(of_guard)?);
                 assert_eq!(permit.attempt(), 1);
                 permit.complete(StoredResponse::bare(201)).await.map(drop).map_err(of_ending)
             }
@@ -194,10 +207,7 @@ async fn in_our_own_transaction<S: Tested>(
 }
 
 async fn begun<S: Tested>(bench: &Bench<S>, key: &Key) -> Permit<S> {
-    match bench.guard.begin(&delivery(key)).await.unwrap() {
-        Begun::Execute(permit) => permit,
-        other => panic!("a new key executes: {other:?}"),
-    }
+    executes(bench.guard.begin(&delivery(key)).await.unwrap())
 }
 
 async fn assert_done<S: Tested>(bench: &Bench<S>, key: &Key) {

@@ -4,17 +4,16 @@ use onced_core::key::{Key, Scope};
 use onced_core::time::micros;
 use uuid::Uuid;
 
+use super::bounded::bounded;
 use super::{PgStore, error, row};
 use crate::store::StoreError;
 use crate::store::deliveries::{Deliveries, DeliveryLine, DeliveryRead};
-use crate::store::keys::Transactional;
 
 impl Deliveries for PgStore {
     async fn log(&mut self, lines: &[DeliveryLine], answered: &[(Uuid, u16)]) -> Result<(), StoreError> {
         let err = |source| error::of(source, "log deliveries");
-        let mut tx = self.transaction().await?;
         if !lines.is_empty() {
-            sqlx::query(self.sql.log_deliveries.clone())
+            let insert = sqlx::query(self.sql.log_deliveries.clone())
                 .bind(lines.iter().map(|line| line.id).collect::<Vec<_>>())
                 .bind(lines.iter().map(|line| line.scope.as_str()).collect::<Vec<_>>())
                 .bind(lines.iter().map(|line| line.key.as_str()).collect::<Vec<_>>())
@@ -22,20 +21,16 @@ impl Deliveries for PgStore {
                 .bind(lines.iter().map(|line| line.decision.as_str()).collect::<Vec<_>>())
                 .bind(lines.iter().map(|line| line.answered_status.map(i32::from)).collect::<Vec<_>>())
                 .bind(lines.iter().map(|line| line.request_hash.as_bytes().to_vec()).collect::<Vec<_>>())
-                .bind(lines.iter().map(|line| i32::try_from(line.attempt).unwrap_or(i32::MAX)).collect::<Vec<_>>())
-                .execute(&mut *tx)
-                .await
-                .map_err(err)?;
+                .bind(lines.iter().map(|line| i32::try_from(line.attempt).unwrap_or(i32::MAX)).collect::<Vec<_>>());
+            bounded!(self, conn => async { insert.execute(&mut *conn).await.map_err(err) })?;
         }
         if !answered.is_empty() {
-            sqlx::query(self.sql.answer_deliveries.clone())
+            let update = sqlx::query(self.sql.answer_deliveries.clone())
                 .bind(answered.iter().map(|(id, _)| *id).collect::<Vec<_>>())
-                .bind(answered.iter().map(|(_, status)| i32::from(*status)).collect::<Vec<_>>())
-                .execute(&mut *tx)
-                .await
-                .map_err(err)?;
+                .bind(answered.iter().map(|(_, status)| i32::from(*status)).collect::<Vec<_>>());
+            bounded!(self, conn => async { update.execute(&mut *conn).await.map_err(err) })?;
         }
-        tx.commit().await.map_err(err)
+        Ok(())
     }
 
     async fn deliveries_of(&mut self, scope: &Scope, key: &Key, limit: u32) -> Result<Vec<DeliveryRead>, StoreError> {

@@ -2,12 +2,13 @@
 
 use onced_core::decision::Taking;
 use onced_core::key::{Key, Scope};
-use onced_core::record::{self, LeaseToken, StoredResponse};
+use onced_core::record::{self, LeaseToken, Status, StoredResponse};
 use onced_core::time::micros;
 use sqlx::PgConnection;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
+use super::bounded::bounded;
 use super::sql::Statements;
 use super::{PgStore, error, row};
 use crate::store::StoreError;
@@ -83,6 +84,7 @@ impl Keys for PgKeys<'_> {
         scope: &Scope,
         key: &Key,
         token: &LeaseToken,
+        from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
         let (sql, doing) = match owner_move {
@@ -94,8 +96,10 @@ impl Keys for PgKeys<'_> {
         };
         let query = sqlx::query(sql.clone()).bind(scope.as_str()).bind(key.as_str()).bind(token.as_str());
         let query = match owner_move {
-            OwnerMove::Complete(response) => bind_response(query, Some(response)),
-            OwnerMove::Fail { error, response } => bind_response(query, response.as_ref()).bind(error),
+            OwnerMove::Complete(response) => bind_response(query, Some(response)).bind(from.map(Status::as_str)),
+            OwnerMove::Fail { error, response } => {
+                bind_response(query, response.as_ref()).bind(error).bind(from.map(Status::as_str))
+            }
             OwnerMove::External { lease } | OwnerMove::Renew { lease } => query.bind(micros(*lease)),
             OwnerMove::Release => query,
         };
@@ -155,23 +159,19 @@ impl Keys for PgStore {
     }
 
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let mut conn = self.connection().await?;
-        self.keys_on(&mut conn).claim(claim).await
+        bounded!(self, conn => self.keys_on(&mut conn).claim(claim))
     }
 
     async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
-        let mut conn = self.connection().await?;
-        self.keys_on(&mut conn).find(scope, key).await
+        bounded!(self, conn => self.keys_on(&mut conn).find(scope, key))
     }
 
     async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
-        let mut conn = self.connection().await?;
-        self.keys_on(&mut conn).take(claim, basis).await
+        bounded!(self, conn => self.keys_on(&mut conn).take(claim, basis))
     }
 
     async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, why: &str) -> Result<bool, StoreError> {
-        let mut conn = self.connection().await?;
-        self.keys_on(&mut conn).give_up(scope, key, basis, why).await
+        bounded!(self, conn => self.keys_on(&mut conn).give_up(scope, key, basis, why))
     }
 
     async fn owner_move(
@@ -179,9 +179,9 @@ impl Keys for PgStore {
         scope: &Scope,
         key: &Key,
         token: &LeaseToken,
+        from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
-        let mut conn = self.connection().await?;
-        self.keys_on(&mut conn).owner_move(scope, key, token, owner_move).await
+        bounded!(self, conn => self.keys_on(&mut conn).owner_move(scope, key, token, from, owner_move))
     }
 }

@@ -1,5 +1,6 @@
 //! The ledger in PostgreSQL, in a schema of its own inside the application's database.
 
+mod bounded;
 mod deliveries;
 mod error;
 mod keys;
@@ -23,8 +24,7 @@ use super::keys::Transactional;
 use super::migrate::{self, Step};
 use super::{Durability, StoreError, StoreOptions};
 
-const STEPS: &[Step] =
-    &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
+const STEPS: &[Step] = &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
 /// The columns of the list of steps that have run, as sqlx makes them.
 const MIGRATIONS_LIST: &str = "version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
     installed_on TIMESTAMPTZ NOT NULL DEFAULT now(), success BOOLEAN NOT NULL, checksum BYTEA NOT NULL, \
@@ -53,10 +53,18 @@ impl PgStore {
     pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         check_schema_name(&options.schema)?;
         let connect = PgConnectOptions::from_str(url)
-            .map_err(|_| StoreError::refused("the PostgreSQL URL cannot be read; it looks like postgres://user@host:5432/database"))?
+            .map_err(|_| {
+                StoreError::refused(
+                    "the PostgreSQL URL cannot be read; it looks like postgres://user@host:5432/database",
+                )
+            })?
             .application_name("onced")
             // Bounds every wait for a lock; what is left waiting is answered "in progress" or 503, never executed.
-            .options([("lock_timeout", "5s"), ("statement_timeout", "30s"), ("idle_in_transaction_session_timeout", "30s")])
+            .options([
+                ("lock_timeout", "5s"),
+                ("statement_timeout", "10s"),
+                ("idle_in_transaction_session_timeout", "30s"),
+            ])
             .options([("tcp_keepalives_idle", "30"), ("tcp_keepalives_interval", "5"), ("tcp_keepalives_count", "3")]);
         let pool = PgPoolOptions::new()
             .max_connections(options.max_connections)
@@ -121,22 +129,39 @@ impl PgStore {
         Err(StoreError::refused("the database has no up-to-date onced schema: run `onced migrate`"))
     }
 
-    async fn schema_is_current(&self, conn: &mut PgConnection) -> Result<bool, StoreError> {
-        let err = |source| error::of(source, "read the schema's version");
-        let table = |name: &str| format!("{}.{name}", self.schema);
-        let there = sqlx::query("SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL")
-            .bind(table("migrations"))
-            .bind(table("idempotency_keys"))
+    /// Refuses unless keys can be read and written.
+    ///
+    /// # Errors
+    /// In words that say what is wrong.
+    pub async fn check_ready(&self) -> Result<(), StoreError> {
+        self.check_schema().await?;
+        let mut conn = self.connection().await?;
+        let err = |source| error::of(source, "check");
+        let read_only: String = sqlx::query_scalar("SELECT current_setting('transaction_read_only')")
             .fetch_one(&mut *conn)
             .await
             .map_err(err)?;
-        let (migrations, keys): (bool, bool) = (there.try_get(0).map_err(err)?, there.try_get(1).map_err(err)?);
+        if read_only == "on" { Err(StoreError::refused("the database takes no writes")) } else { Ok(()) }
+    }
+
+    async fn schema_is_current(&self, conn: &mut PgConnection) -> Result<bool, StoreError> {
+        let err = |source| error::of(source, "read the schema's version");
+        let table = |name: &str| format!("{}.{name}", self.schema);
+        // By one snapshot, which to_regclass does not keep to: another instance may be making both.
+        let (migrations, keys): (bool, bool) = sqlx::query_as(
+            "SELECT coalesce(bool_or(c.relname = 'migrations'), false), \
+                    coalesce(bool_or(c.relname = 'idempotency_keys'), false) \
+               FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1",
+        )
+        .bind(self.schema.as_ref())
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(err)?;
         if !migrations {
             return if keys { Err(migrate::foreign_table(&table("idempotency_keys"))) } else { Ok(false) };
         }
         let version = format!("SELECT coalesce(max(version), 0) FROM {}", table("migrations"));
-        let found: i64 =
-            sqlx::query_scalar(sqlx::AssertSqlSafe(version)).fetch_one(&mut *conn).await.map_err(err)?;
+        let found: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(version)).fetch_one(&mut *conn).await.map_err(err)?;
         match found.cmp(&migrate::newest(STEPS)) {
             std::cmp::Ordering::Greater => Err(migrate::newer_schema(found, migrate::newest(STEPS))),
             std::cmp::Ordering::Equal => Ok(true),
@@ -159,7 +184,10 @@ impl PgStore {
         }
         let setting = |n: usize| row.try_get::<String, _>(n).map_err(err);
         let risks = [
-            (setting(1)? == "off", "synchronous_commit = off: a crash of the server loses commits that were confirmed, and with them the memory that a trigger took effect"),
+            (
+                !matches!(setting(1)?.as_str(), "on" | "remote_apply"),
+                "synchronous_commit is below on: a crash of the server, or a failover, loses commits that were confirmed, and with them the memory that a trigger took effect",
+            ),
             (setting(2)? == "off", "fsync = off: a crash of the machine can lose commits and corrupt the database"),
             (setting(3)? == "off", "full_page_writes = off: a crash of the machine can corrupt the database"),
         ];

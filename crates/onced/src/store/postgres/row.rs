@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use onced_core::record::{self, LeaseToken, Record, Status, StoredResponse};
 use onced_core::fingerprint::RequestHash;
+use onced_core::record::{self, LeaseToken, Record, Status, StoredResponse};
 use onced_core::time::Timestamp;
-use sqlx::postgres::PgRow;
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use super::error;
-use crate::store::keys::{Claimed, Seen};
 use crate::store::StoreError;
+use crate::store::keys::{Claimed, Seen};
 
 const READING: &str = "read a row";
 
@@ -42,7 +42,10 @@ pub(super) fn not_ours(column: &str) -> StoreError {
     StoreError::refused(format!("a record's {column} is not one that this version understands"))
 }
 
-fn response(row: &PgRow, [code_column, headers, body, omitted]: [&str; 4]) -> Result<Option<StoredResponse>, StoreError> {
+fn response(
+    row: &PgRow,
+    [code_column, headers, body, omitted]: [&str; 4],
+) -> Result<Option<StoredResponse>, StoreError> {
     let Some(code) = code(row, code_column)? else { return Ok(None) };
     let headers = match get::<Option<&str>>(row, headers)? {
         Some(text) => record::headers_from_text(text).ok_or_else(|| not_ours(headers))?,

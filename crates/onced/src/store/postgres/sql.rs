@@ -22,8 +22,24 @@ macro_rules! statements {
 }
 
 statements!(
-    claim, find, take, replace, give_up, complete, fail, external, renew, release, log_deliveries, answer_deliveries,
-    deliveries_of, bound, list, audit_of, resolve_happened, resolve_did_not_happen,
+    claim,
+    find,
+    take,
+    replace,
+    give_up,
+    complete,
+    fail,
+    external,
+    renew,
+    release,
+    log_deliveries,
+    answer_deliveries,
+    deliveries_of,
+    bound,
+    list,
+    audit_of,
+    resolve_happened,
+    resolve_did_not_happen,
 );
 
 /// A statement file's text, for that schema. The name has been checked to need no quotes.

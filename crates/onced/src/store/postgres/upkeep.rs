@@ -72,10 +72,8 @@ impl Upkeep for PgStore {
             Resolution::Happened(_) => &self.sql.resolve_happened,
             Resolution::DidNotHappen { .. } => &self.sql.resolve_did_not_happen,
         };
-        let query = sqlx::query(sql.clone())
-            .bind(scope.as_str())
-            .bind(key.as_str())
-            .bind(token.map(LeaseToken::as_str));
+        let query =
+            sqlx::query(sql.clone()).bind(scope.as_str()).bind(key.as_str()).bind(token.map(LeaseToken::as_str));
         let query = match resolution {
             Resolution::Happened(response) => bind_response(query, Some(response)),
             Resolution::DidNotHappen { settle } => {

@@ -2,7 +2,7 @@
 
 use onced_core::decision::Taking;
 use onced_core::key::{Key, Scope};
-use onced_core::record::{self, LeaseToken, StoredResponse};
+use onced_core::record::{self, LeaseToken, Status, StoredResponse};
 use onced_core::time::micros;
 use sqlx::SqliteConnection;
 use sqlx::query::Query;
@@ -95,6 +95,7 @@ impl Keys for SqliteKeys<'_> {
         scope: &Scope,
         key: &Key,
         token: &LeaseToken,
+        from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
         let (sql, doing) = match owner_move {
@@ -106,8 +107,10 @@ impl Keys for SqliteKeys<'_> {
         };
         let query = sqlx::query(sql).bind(scope.as_str()).bind(key.as_str()).bind(token.as_str());
         let query = match owner_move {
-            OwnerMove::Complete(response) => bind_response(query, Some(response)),
-            OwnerMove::Fail { error, response } => bind_response(query, response.as_ref()).bind(error),
+            OwnerMove::Complete(response) => bind_response(query, Some(response)).bind(from.map(Status::as_str)),
+            OwnerMove::Fail { error, response } => {
+                bind_response(query, response.as_ref()).bind(error).bind(from.map(Status::as_str))
+            }
             OwnerMove::External { lease } | OwnerMove::Renew { lease } => query.bind(micros(*lease)),
             OwnerMove::Release => query,
         };
@@ -199,7 +202,8 @@ impl Keys for SqliteStore {
 
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         let claim = claim.clone();
-        let unit = self.writer.write("claim", move |conn| Box::pin(async move { SqliteKeys { conn }.claim(&claim).await }));
+        let unit =
+            self.writer.write("claim", move |conn| Box::pin(async move { SqliteKeys { conn }.claim(&claim).await }));
         lock_missed_where_busy(unit.await)
     }
 
@@ -210,9 +214,9 @@ impl Keys for SqliteStore {
 
     async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
         let (claim, basis) = (claim.clone(), basis.clone());
-        let unit = self.writer.write("take a key", move |conn| {
-            Box::pin(async move { SqliteKeys { conn }.take(&claim, &basis).await })
-        });
+        let unit = self
+            .writer
+            .write("take a key", move |conn| Box::pin(async move { SqliteKeys { conn }.take(&claim, &basis).await }));
         lock_missed_where_busy(unit.await)
     }
 
@@ -232,12 +236,13 @@ impl Keys for SqliteStore {
         scope: &Scope,
         key: &Key,
         token: &LeaseToken,
+        from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
         let (scope, key, token, owner_move) = (scope.clone(), key.clone(), token.clone(), owner_move.clone());
         self.writer
             .write("write an ending", move |conn| {
-                Box::pin(async move { SqliteKeys { conn }.owner_move(&scope, &key, &token, &owner_move).await })
+                Box::pin(async move { SqliteKeys { conn }.owner_move(&scope, &key, &token, from, &owner_move).await })
             })
             .await
     }

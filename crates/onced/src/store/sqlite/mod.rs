@@ -22,8 +22,7 @@ use super::keys::Transactional;
 use super::migrate::{self, Step};
 use super::{Durability, StoreError, StoreErrorKind, StoreOptions};
 
-const STEPS: &[Step] =
-    &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
+const STEPS: &[Step] = &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
 const MIGRATIONS: &str = "onced_migrations";
 /// Its columns, as sqlx makes them.
 const MIGRATIONS_LIST: &str = "version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
@@ -66,8 +65,8 @@ impl SqliteStore {
         check_durability(&mut conn, options.durability).await?;
         let pool = || SqlitePoolOptions::new().acquire_timeout(options.acquire_timeout);
         let readers = pool().max_connections(options.max_connections).connect_lazy_with(connect.clone());
-        let shared = pool().max_connections(options.max_connections).connect_lazy_with(connect);
-        Ok(Self { readers, writer: Writer::start(conn), shared })
+        let shared = pool().max_connections(options.max_connections).connect_lazy_with(connect.clone());
+        Ok(Self { readers, writer: Writer::start(conn, connect), shared })
     }
 
     /// Brings the schema up to date. Several instances may do so at once: one works, the others wait for it.
@@ -108,6 +107,16 @@ impl SqliteStore {
         Err(StoreError::refused("the database has no up-to-date onced schema: run `onced migrate`"))
     }
 
+    /// Refuses unless keys can be read and written.
+    ///
+    /// # Errors
+    /// In words that say what is wrong.
+    pub async fn check_ready(&self) -> Result<(), StoreError> {
+        self.check_schema().await?;
+        // A transaction of its own through the one writer.
+        self.writer.write("check", |_| Box::pin(async { Ok(()) })).await
+    }
+
     async fn reader(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
         self.readers.acquire().await.map_err(|source| {
             let translated = error::of(source, "open the SQLite file");
@@ -141,10 +150,16 @@ impl Transactional for SqliteStore {
 
 async fn schema_is_current(conn: &mut SqliteConnection) -> Result<bool, StoreError> {
     let err = |source| error::of(source, "read the schema's version");
-    let count = |table: &'static str| sqlx::query_scalar::<_, i64>("SELECT count(*) FROM sqlite_schema WHERE name = ?1").bind(table);
-    let migrations = count(MIGRATIONS).fetch_one(&mut *conn).await.map_err(err)? > 0;
+    // In one statement: between two, another instance may have made both.
+    let (migrations, keys): (bool, bool) = sqlx::query_as(
+        "SELECT count(*) FILTER (WHERE name = ?1) > 0, count(*) FILTER (WHERE name = ?2) > 0 FROM sqlite_schema",
+    )
+    .bind(MIGRATIONS)
+    .bind("onced_idempotency_keys")
+    .fetch_one(&mut *conn)
+    .await
+    .map_err(err)?;
     if !migrations {
-        let keys = count("onced_idempotency_keys").fetch_one(&mut *conn).await.map_err(err)? > 0;
         return if keys { Err(migrate::foreign_table("onced_idempotency_keys")) } else { Ok(false) };
     }
     let found: i64 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM onced_migrations")

@@ -4,11 +4,12 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use sqlx::{Connection, SqliteConnection};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, Sqlite, SqliteConnection, Transaction};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error;
-use crate::store::StoreError;
+use crate::store::{StoreError, StoreErrorKind};
 
 /// How many units of work share a commit at most.
 const SHARE: usize = 64;
@@ -33,10 +34,10 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the writer on that connection. It ends with the last handle.
-    pub(super) fn start(conn: SqliteConnection) -> Self {
+    /// Starts the writer on that connection, to be opened anew as `connect` says. It ends with the last handle.
+    pub(super) fn start(conn: SqliteConnection, connect: SqliteConnectOptions) -> Self {
         let (jobs, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(run(conn, queue));
+        tokio::spawn(run(conn, connect, queue));
         Self { jobs }
     }
 
@@ -70,58 +71,114 @@ impl Writer {
             }),
             failed: Box::new(move |error| send(&to_fail, Err(error))),
         };
-        let gone = || StoreError::new(crate::store::StoreErrorKind::Lost, format!("{doing}: the writer is gone"));
+        let gone = || StoreError::new(StoreErrorKind::Lost, format!("{doing}: the writer is gone"));
         self.jobs.send(job).await.map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 }
 
-async fn run(mut conn: SqliteConnection, mut queue: mpsc::Receiver<Job>) {
+async fn run(conn: SqliteConnection, connect: SqliteConnectOptions, mut queue: mpsc::Receiver<Job>) {
+    let mut conn = Some(conn);
     let mut batch = Vec::with_capacity(SHARE);
     while queue.recv_many(&mut batch, SHARE).await > 0 {
-        share_a_commit(&mut conn, std::mem::take(&mut batch)).await;
-    }
-    // Nobody is left to be told how closing went; the file is consistent in any case.
-    let _ = conn.close().await;
-}
-
-async fn share_a_commit(conn: &mut SqliteConnection, jobs: Vec<Job>) {
-    let mut replies: Vec<Reply> = Vec::with_capacity(jobs.len());
-    let mut jobs = jobs.into_iter();
-    let outcome = async {
-        let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
-        for job in jobs.by_ref() {
-            // Each unit stands or falls alone.
-            let mut unit = match tx.begin().await {
-                Ok(unit) => unit,
-                Err(source) => {
-                    (job.failed)(error::of(source, "write"));
-                    continue;
-                }
-            };
-            let ran = (job.unit)(&mut unit).await;
-            match ran {
-                Ok(reply) => {
-                    unit.commit().await?;
-                    replies.push(reply);
-                }
-                Err(error) => {
-                    unit.rollback().await?;
-                    (job.failed)(error);
+        let jobs = std::mem::take(&mut batch);
+        let opened = match conn.take() {
+            Some(conn) => Ok(conn),
+            None => connect.connect().await,
+        };
+        match opened {
+            Ok(mut opened) => {
+                if let Usable::Yes = share_a_commit(&mut opened, jobs).await {
+                    conn = Some(opened);
                 }
             }
+            Err(source) => {
+                let error = error::of(source, "open the SQLite file");
+                fail_all(jobs.into_iter().map(|job| job.failed), StoreErrorKind::Unavailable, &error);
+            }
         }
-        tx.commit().await
     }
-    .await;
-    match outcome {
-        Ok(()) => replies.into_iter().for_each(|reply| reply(Ok(()))),
+    if let Some(conn) = conn {
+        // Nobody is left to be told how closing went; the file is consistent in any case.
+        let _ = conn.close().await;
+    }
+}
+
+/// Whether a connection can be used on. After a full disk or an I/O error SQLite has rolled back by itself, and the
+/// driver still believes that it is inside the transaction: such a connection is given up.
+enum Usable {
+    Yes,
+    No,
+}
+
+async fn share_a_commit(conn: &mut SqliteConnection, jobs: Vec<Job>) -> Usable {
+    let mut tx = match conn.begin_with("BEGIN IMMEDIATE").await {
+        Ok(tx) => tx,
         Err(source) => {
-            // One error, many waiters: each gets its kind and words.
-            let error = error::of(source, "commit");
-            let copy = || StoreError::new(error.kind(), error.to_string());
-            replies.into_iter().for_each(|reply| reply(Err(copy())));
-            jobs.for_each(|job| (job.failed)(copy()));
+            let error = error::of(source, "begin to write");
+            let usable = if error.is_transient() { Usable::Yes } else { Usable::No };
+            fail_all(jobs.into_iter().map(|job| job.failed), error.kind(), &error);
+            return usable;
+        }
+    };
+    let mut replies: Vec<Reply> = Vec::with_capacity(jobs.len());
+    let mut jobs = jobs.into_iter();
+    let mut broken = None;
+    for job in jobs.by_ref() {
+        match run_one(&mut tx, job).await {
+            Ok(Some(reply)) => replies.push(reply),
+            Ok(None) => {}
+            Err(source) => {
+                broken = Some(source);
+                break;
+            }
         }
     }
+    let outcome = match broken {
+        None => tx.commit().await,
+        Some(source) => Err(source),
+    };
+    match outcome {
+        Ok(()) => {
+            replies.into_iter().for_each(|reply| reply(Ok(())));
+            Usable::Yes
+        }
+        Err(source) => {
+            let error = error::of(source, "commit");
+            fail_all(replies.into_iter().map(|reply| |error| reply(Err(error))), error.kind(), &error);
+            fail_all(jobs.map(|job| job.failed), error.kind(), &error);
+            Usable::No
+        }
+    }
+}
+
+/// Runs one unit, which stands or falls alone: `None` where it fell, an error where the whole transaction has.
+async fn run_one(tx: &mut Transaction<'_, Sqlite>, job: Job) -> Result<Option<Reply>, sqlx::Error> {
+    let mut unit = match tx.begin().await {
+        Ok(unit) => unit,
+        Err(source) => {
+            (job.failed)(error::of(source, "write"));
+            return Err(sqlx::Error::WorkerCrashed);
+        }
+    };
+    let ran = (job.unit)(&mut unit).await;
+    match ran {
+        Ok(reply) => {
+            if let Err(source) = unit.commit().await {
+                reply(Err(error::of(source, "write")));
+                return Err(sqlx::Error::WorkerCrashed);
+            }
+            Ok(Some(reply))
+        }
+        Err(error) => {
+            let undone = unit.rollback().await;
+            (job.failed)(error);
+            undone.map(|()| None)
+        }
+    }
+}
+
+/// One error, many waiters: each gets its kind and words.
+fn fail_all<F: FnOnce(StoreError)>(waiters: impl Iterator<Item = F>, kind: StoreErrorKind, error: &StoreError) {
+    waiters.for_each(|tell| tell(StoreError::new(kind, error.words())));
 }

@@ -1,19 +1,15 @@
 //! SQLite: real situations that bring about the codes.
 
 use onced::guard::Begun;
-use onced::store::keys::Transactional as _;
-use onced::store::sqlite::SqliteStore;
-use onced::store::{StoreError, StoreOptions};
-use testkit::Database;
+use onced::store::StoreError;
 
 use super::{Kind, Step, Times, Transient, Trouble, in_our_own_transaction, in_the_callers_transaction};
-use crate::bench::{Bench, Tested as _, delivery, fresh_key, options, patient};
+use crate::bench::{Bench, Tested, delivery, fresh_key, options, patient};
 
-type Tx = <SqliteStore as onced::store::keys::Transactional>::Tx;
-
-pub(super) async fn run(case: Transient) {
-    let (bench, rival) = stores(case.kind).await;
-    let (bench, rival) = (&bench, &rival);
+pub(super) async fn run<S: Tested>(bench: &Bench<S>, case: Transient) {
+    // For the like of a deadlock both share one cache.
+    let shared = if case.kind == Kind::Deadlock { "?cache=shared" } else { "" };
+    let (bench, rival) = (&bench.beside(shared, &options()).await, &bench.beside(shared, &patient()).await.store);
     match case.kind {
         // Our own transactions begin with the write lock, so nobody can overtake them.
         Kind::Serialization => {
@@ -21,7 +17,11 @@ pub(super) async fn run(case: Transient) {
         }
         Kind::Deadlock | Kind::LockNotGot => {
             let code = if case.kind == Kind::Deadlock { "262" } else { "5" };
-            in_the_callers_transaction(bench, case, &mut Locked { rival, case, held: None }, code).await;
+            let mut locked = Locked { rival, case, held: None };
+            in_the_callers_transaction(bench, case, &mut locked, code).await;
+            if let Some(held) = locked.held.take() {
+                held.rollback().await.unwrap();
+            }
             match case.step {
                 Step::Claim => a_claim_is_answered_in_progress(bench, rival, case).await,
                 Step::Complete => in_our_own(bench, rival, case, code).await,
@@ -30,53 +30,36 @@ pub(super) async fn run(case: Transient) {
     }
 }
 
-/// A bench and a rival's store on the same file; for the like of a deadlock both share one cache.
-async fn stores(kind: Kind) -> (Bench<SqliteStore>, SqliteStore) {
-    let bench = Bench::<SqliteStore>::on(
-        Database::create(testkit::Backend::Sqlite).await,
-        &options(),
-        onced::store::deliveries::LogDeliveries::Off,
-    )
-    .await;
-    let shared = if kind == Kind::Deadlock { "?cache=shared" } else { "" };
-    let open = async |options: &StoreOptions| {
-        SqliteStore::open_at(&format!("{}{shared}", bench.database.url()), options).await.unwrap()
-    };
-    let (store, rival) = (open(&options()).await, open(&patient()).await);
-    let guard = onced::guard::Guard::new(store.clone(), onced::store::deliveries::LogDeliveries::Off);
-    (Bench { database: bench.database, store, guard }, rival)
-}
-
 /// The caller has read, and another commits before it writes.
-struct Overtaken<'s> {
-    rival: &'s SqliteStore,
+struct Overtaken<'s, S> {
+    rival: &'s S,
     case: Transient,
 }
 
-impl Trouble<SqliteStore> for Overtaken<'_> {
+impl<S: Tested> Trouble<S> for Overtaken<'_, S> {
     async fn before_opening(&mut self, _: u64) {}
 
     async fn before_the_step(&mut self, number: u64) {
         if number == 1 || self.case.times == Times::Always {
             let mut tx = self.rival.transaction().await.unwrap();
-            SqliteStore::run(&mut tx, "INSERT INTO orders (key) VALUES ('another')").await.unwrap();
+            S::run(&mut tx, "INSERT INTO orders (key) VALUES ('another')").await.unwrap();
             tx.commit().await.unwrap();
         }
     }
 
-    async fn open(&self, bench: &Bench<SqliteStore>) -> Result<Tx, StoreError> {
+    async fn open(&self, bench: &Bench<S>) -> Result<S::Tx, StoreError> {
         Ok(bench.store.plain_transaction().await)
     }
 }
 
 /// Another holds the write lock.
-struct Locked<'s> {
-    rival: &'s SqliteStore,
+struct Locked<'s, S: Tested> {
+    rival: &'s S,
     case: Transient,
-    held: Option<Tx>,
+    held: Option<S::Tx>,
 }
 
-impl Trouble<SqliteStore> for Locked<'_> {
+impl<S: Tested> Trouble<S> for Locked<'_, S> {
     async fn before_opening(&mut self, number: u64) {
         if number == 1 {
             self.held = Some(self.rival.transaction().await.unwrap());
@@ -89,14 +72,14 @@ impl Trouble<SqliteStore> for Locked<'_> {
 
     async fn before_the_step(&mut self, _: u64) {}
 
-    async fn open(&self, bench: &Bench<SqliteStore>) -> Result<Tx, StoreError> {
+    async fn open(&self, bench: &Bench<S>) -> Result<S::Tx, StoreError> {
         bench.store.transaction().await
     }
 }
 
 /// Our own claim takes a write lock that it does not get for what it is: a rival is at work. That is an answer, and
 /// the next delivery executes.
-async fn a_claim_is_answered_in_progress(bench: &Bench<SqliteStore>, rival: &SqliteStore, case: Transient) {
+async fn a_claim_is_answered_in_progress<S: Tested>(bench: &Bench<S>, rival: &S, case: Transient) {
     let key = fresh_key();
     let held = rival.transaction().await.unwrap();
     let tries = if case.times == Times::Once { 1 } else { super::TRIES };
@@ -110,7 +93,7 @@ async fn a_claim_is_answered_in_progress(bench: &Bench<SqliteStore>, rival: &Sql
     assert_eq!(permit.attempt(), 1);
 }
 
-async fn in_our_own(bench: &Bench<SqliteStore>, rival: &SqliteStore, case: Transient, code: &str) {
+async fn in_our_own<S: Tested>(bench: &Bench<S>, rival: &S, case: Transient, code: &str) {
     let held = std::cell::RefCell::new(None);
     let hold = async || {
         let tx = rival.transaction().await.unwrap();
@@ -118,7 +101,7 @@ async fn in_our_own(bench: &Bench<SqliteStore>, rival: &SqliteStore, case: Trans
     };
     let let_go = async || {
         if case.times == Times::Once {
-            let tx: Option<Tx> = held.take();
+            let tx: Option<S::Tx> = held.take();
             tx.unwrap().rollback().await.unwrap();
         }
     };

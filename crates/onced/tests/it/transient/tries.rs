@@ -40,10 +40,8 @@ impl Subscriber for Failures {
 
 /// Runs the work and, after its first failure, what is to happen then. Tells how many failures were followed by
 /// another try.
-pub(super) async fn counting<T>(
-    work: impl Future<Output = T>,
-    after_a_failure: impl AsyncFnOnce(),
-) -> (T, u64) {
+pub(super) async fn counting<T>(work: impl Future<Output = T>, after_a_failure: impl AsyncFnOnce()) -> (T, u64) {
+    hear_everything();
     let (seen, mut failures) = watch::channel(0);
     let count = failures.clone();
     let work = work.with_subscriber(Failures { seen, spans: AtomicU64::new(0) });
@@ -56,4 +54,14 @@ pub(super) async fn counting<T>(
     let (result, ()) = tokio::join!(work, then);
     let failures = *count.borrow();
     (result, failures)
+}
+
+/// Somebody always listens. Otherwise an event that is first met while nobody does may stay unheard for a while, by
+/// those too that begin to listen at that moment.
+fn hear_everything() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let (seen, _) = watch::channel(0);
+        tracing::subscriber::set_global_default(Failures { seen, spans: AtomicU64::new(0) }).unwrap();
+    });
 }

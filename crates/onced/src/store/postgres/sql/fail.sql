@@ -3,6 +3,7 @@
 UPDATE onced.idempotency_keys
    SET status = 'failed', lease_until = NULL, response_code = $4, response_headers = $5, response_body = $6,
        body_omitted = $7, error = $8, updated_at = onced.clock(),
-       expires_at = greatest(expires_at, onced.clock() + retry_window)
+       expires_at = CASE WHEN expires_at IS NOT NULL THEN greatest(expires_at, onced.clock() + retry_window) END
  WHERE scope = $1 AND key = $2 AND lease_token = $3 AND status IN ('in_progress', 'pending_external')
+   AND ($9::text IS NULL OR status = $9)
 RETURNING onced.micros(expires_at) AS expires_at;

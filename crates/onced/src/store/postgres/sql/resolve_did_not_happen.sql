@@ -4,8 +4,8 @@
 WITH t AS MATERIALIZED (SELECT onced.clock() AS now),
 resolved AS (
     UPDATE onced.idempotency_keys k
-       SET status = 'failed', lease_until = NULL, error = $5, held_at = NULL, next_probe_at = NULL,
-           updated_at = t.now, expires_at = greatest(k.expires_at, t.now + k.retry_window)
+       SET status = 'failed', lease_token = NULL, lease_until = NULL, error = $5, held_at = NULL, next_probe_at = NULL,
+           updated_at = t.now, expires_at = CASE WHEN k.expires_at IS NOT NULL THEN greatest(k.expires_at, t.now + k.retry_window) END
       FROM t
      WHERE k.scope = $1 AND k.key = $2 AND k.lease_token IS NOT DISTINCT FROM $3 AND k.status = 'pending_external'
        AND k.lease_until <= t.now

@@ -3,9 +3,9 @@
 WITH t AS MATERIALIZED (SELECT onced.clock() AS now),
 resolved AS (
     UPDATE onced.idempotency_keys k
-       SET status = 'completed', lease_until = NULL, response_code = $4, response_headers = $5, response_body = $6,
+       SET status = 'completed', lease_token = NULL, lease_until = NULL, response_code = $4, response_headers = $5, response_body = $6,
            body_omitted = $7, error = NULL, held_at = NULL, next_probe_at = NULL, completed_at = t.now,
-           updated_at = t.now, expires_at = greatest(k.expires_at, t.now + k.retry_window)
+           updated_at = t.now, expires_at = CASE WHEN k.expires_at IS NOT NULL THEN greatest(k.expires_at, t.now + k.retry_window) END
       FROM t
      WHERE k.scope = $1 AND k.key = $2 AND k.lease_token IS NOT DISTINCT FROM $3 AND k.status = 'pending_external'
        AND k.lease_until <= t.now

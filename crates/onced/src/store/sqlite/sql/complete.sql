@@ -6,4 +6,5 @@ UPDATE onced_idempotency_keys
        completed_at = (SELECT now FROM onced_clock), updated_at = (SELECT now FROM onced_clock),
        expires_at = max(expires_at, (SELECT now FROM onced_clock) + retry_window)
  WHERE scope = ?1 AND key = ?2 AND lease_token = ?3 AND status IN ('in_progress', 'pending_external')
+   AND (?8 IS NULL OR status = ?8)
 RETURNING expires_at;

@@ -5,4 +5,5 @@ UPDATE onced_idempotency_keys
        body_omitted = ?7, error = ?8, updated_at = (SELECT now FROM onced_clock),
        expires_at = max(expires_at, (SELECT now FROM onced_clock) + retry_window)
  WHERE scope = ?1 AND key = ?2 AND lease_token = ?3 AND status IN ('in_progress', 'pending_external')
+   AND (?9 IS NULL OR status = ?9)
 RETURNING expires_at;

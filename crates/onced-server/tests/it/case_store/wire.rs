@@ -1,0 +1,226 @@
+//! A TCP proxy that can hold what a server says, cut all connections, and cut one at the very moment at which
+//! PostgreSQL has confirmed a claim, so that only the confirmation is lost.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// The statement by which a key without a record is claimed.
+const CLAIM: &[u8] = b"INSERT INTO onced.idempotency_keys";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Pass,
+    HoldAnswers,
+    Cut,
+}
+
+/// What follows the cut that loses a claim's confirmation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// New connections are passed on as before.
+    Mended,
+    /// New connections are cut, too.
+    Down,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Any,
+    Postgres,
+}
+
+/// The proxy. It ends with the test.
+pub(super) struct Wire {
+    pub(super) address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: String,
+    mode: watch::Sender<Mode>,
+    trap: Mutex<Option<After>>,
+    sprung: AtomicBool,
+    protocol: Protocol,
+}
+
+impl Wire {
+    /// Listens in front of that `host:port`, whatever is spoken there.
+    pub(super) async fn start(target: impl ToString) -> Self {
+        Self::start_reading(target, Protocol::Any).await
+    }
+
+    /// Listens in front of a PostgreSQL server; its clients must not ask for TLS.
+    pub(super) async fn start_to_postgres(target: impl ToString) -> Self {
+        Self::start_reading(target, Protocol::Postgres).await
+    }
+
+    async fn start_reading(target: impl ToString, protocol: Protocol) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let shared = Arc::new(Shared {
+            target: target.to_string(),
+            protocol,
+            mode: watch::Sender::new(Mode::Pass),
+            trap: Mutex::new(None),
+            sprung: AtomicBool::new(false),
+        });
+        let accepting = shared.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(converse(client, accepting.clone()));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Keeps back all that the server says, until [`Wire::mend`].
+    pub(super) fn hold_answers(&self) {
+        self.shared.mode.send_replace(Mode::HoldAnswers);
+    }
+
+    /// Cuts all connections, and each new one at once, until [`Wire::mend`].
+    pub(super) fn cut(&self) {
+        self.shared.mode.send_replace(Mode::Cut);
+    }
+
+    /// Passes everything on again.
+    pub(super) fn mend(&self) {
+        self.shared.mode.send_replace(Mode::Pass);
+    }
+
+    /// Lets the next claim commit, loses its confirmation, and cuts its connection.
+    pub(super) fn lose_the_next_confirmation(&self, after: After) {
+        *self.shared.trap.lock().expect("nobody panics with it") = Some(after);
+    }
+
+    /// Whether a confirmation has been lost.
+    pub(super) fn has_lost_a_confirmation(&self) -> bool {
+        self.shared.sprung.load(Ordering::SeqCst)
+    }
+}
+
+impl Shared {
+    fn confirmation_was_lost(&self) {
+        let after = self.trap.lock().expect("nobody panics with it").take();
+        if after == Some(After::Down) {
+            self.mode.send_replace(Mode::Cut);
+        }
+        self.sprung.store(true, Ordering::SeqCst);
+    }
+}
+
+async fn converse(client: TcpStream, shared: Arc<Shared>) {
+    let mut mode = shared.mode.subscribe();
+    if *mode.borrow() == Mode::Cut {
+        return;
+    }
+    let Ok(server) = TcpStream::connect(&shared.target).await else { return };
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let claiming = AtomicBool::new(false);
+    // Whichever comes first ends both sides.
+    tokio::select! {
+        _ = mode.wait_for(|mode| *mode == Mode::Cut) => {}
+        () = questions(from_client, to_server, &shared, &claiming) => {}
+        () = answers(from_server, to_client, &shared, &claiming) => {}
+    }
+}
+
+async fn questions(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared, claiming: &AtomicBool) {
+    let (mut frames, mut claims, mut bytes) = (Frames::new(shared.protocol, From::Client), HashSet::new(), Vec::new());
+    while matches!(from.read_buf(&mut bytes).await, Ok(count) if count > 0) {
+        frames.push(&bytes, |kind, frame| {
+            let mut parts = frame.split(|byte| *byte == 0);
+            let (first, second) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            match kind {
+                // Parse: the statement's name, its text.
+                b'P' if second.windows(CLAIM.len()).any(|part| part == CLAIM) => drop(claims.insert(first.to_vec())),
+                b'P' => drop(claims.remove(first)),
+                // Bind, which is followed by its Execute: the portal's name, the statement's.
+                b'B' if claims.contains(second) && shared.trap.lock().is_ok_and(|trap| trap.is_some()) => {
+                    claiming.store(true, Ordering::SeqCst);
+                }
+                _ => {}
+            }
+        });
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+        bytes.clear();
+    }
+}
+
+async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared, claiming: &AtomicBool) {
+    let (mut frames, mut bytes, mut mode) =
+        (Frames::new(shared.protocol, From::Server), Vec::new(), shared.mode.subscribe());
+    let (mut done, mut committed) = (false, false);
+    while matches!(from.read_buf(&mut bytes).await, Ok(count) if count > 0) {
+        if claiming.load(Ordering::SeqCst) {
+            frames.push(&bytes, |kind, frame| match kind {
+                b'C' => done = true,
+                // Ready for the next query, outside of a transaction: what was done is committed.
+                b'Z' => committed = done && frame == b"I",
+                _ => {}
+            });
+            if committed {
+                return shared.confirmation_was_lost();
+            }
+        } else {
+            frames.push(&bytes, |_, _| {});
+            // The other end lives as long as the proxy.
+            let _ = mode.wait_for(|mode| *mode != Mode::HoldAnswers).await;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+        bytes.clear();
+    }
+}
+
+/// Takes one direction of PostgreSQL's protocol apart: a kind, a length that counts itself, the rest.
+struct Frames {
+    protocol: Protocol,
+    /// The first message of a client has no kind.
+    starting: bool,
+    pending: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Client,
+    Server,
+}
+
+impl Frames {
+    fn new(protocol: Protocol, from: From) -> Self {
+        Self { protocol, starting: from == From::Client, pending: Vec::new() }
+    }
+
+    /// Takes in the next bytes, and gives each message that is whole now.
+    fn push(&mut self, bytes: &[u8], mut each: impl FnMut(u8, &[u8])) {
+        if self.protocol != Protocol::Postgres {
+            return;
+        }
+        self.pending.extend_from_slice(bytes);
+        loop {
+            let at = usize::from(!self.starting);
+            let Some(length) = self.pending.get(at..at + 4) else { return };
+            let length = u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
+            if self.pending.len() < at + length {
+                return;
+            }
+            let message: Vec<u8> = self.pending.drain(..at + length).collect();
+            if !self.starting {
+                each(message[0], &message[5..]);
+            }
+            self.starting = false;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A cancelled `begin` of the driver can leave a pooled connection inside an open transaction, and what its next
+//! borrower writes is never committed. So one function opens transactions, and this guards that it stays the only one.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use onced::store::StoreOptions;
+use onced::store::keys::Transactional as _;
+use onced::store::postgres::PgStore;
+
+use crate::bench::{Bench, options};
+
+/// Where transactions are opened: the one function, and the connection that the writer of SQLite has for itself.
+const KNOWN: [&str; 3] = [
+    "onced/src/store/mod.rs: tokio::spawn(async move { pool.begin_with(statement).await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?",
+    "onced/src/store/sqlite/writer.rs: let mut tx = conn.begin_with(\"BEGIN IMMEDIATE\").await?;",
+    "onced/src/store/sqlite/writer.rs: let mut unit = match tx.begin().await {",
+];
+
+#[test]
+fn only_one_function_opens_transactions() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut found = Vec::new();
+    for folder in ["onced/src", "onced-server/src"] {
+        let files = sources(&crates.join(folder));
+        assert!(!files.is_empty(), "{folder} has no sources");
+        for file in files {
+            // The demonstration plays an application, with a database of its own.
+            if file.starts_with(crates.join("onced-server/src/demo")) {
+                continue;
+            }
+            let text = std::fs::read_to_string(&file).unwrap();
+            let name = file.strip_prefix(crates).unwrap().display().to_string();
+            found.extend(
+                text.lines().filter(|line| opens_a_transaction(line)).map(|line| format!("{name}: {}", line.trim())),
+            );
+        }
+    }
+    found.sort();
+    assert_eq!(found, KNOWN, "transactions are opened by store::open_transaction alone");
+}
+
+/// The driver's calls take no argument or a statement; a guard's `begin` takes a request.
+fn opens_a_transaction(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or("");
+    let calls = [".begin()", ".begin_with(", ".try_begin(", ".try_begin_with(", "Pool::begin", "Connection::begin"];
+    calls.iter().any(|call| code.contains(call)) || code.contains("query(\"BEGIN") || code.contains("raw_sql(\"BEGIN")
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            all.push(path);
+        }
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_borrowers_write_is_committed_after_cancelled_begins() {
+    // One connection: whoever comes next gets the one that was left behind.
+    let options = StoreOptions { max_connections: 1, acquire_timeout: Duration::from_secs(20), ..options() };
+    let bench = Bench::<PgStore>::with(&options).await;
+    let rounds: u32 = if testkit::soaking() { 1000 } else { 50 };
+    for round in 0..rounds {
+        let store = bench.store.clone();
+        let opening = tokio::spawn(async move { drop(store.transaction().await) });
+        // Not to wait for anything: another point of the opening each time.
+        if round % 5 > 0 {
+            tokio::time::sleep(Duration::from_micros(u64::from(round * 37 % 900))).await;
+        } else {
+            for _ in 0..round {
+                tokio::task::yield_now().await;
+            }
+        }
+        opening.abort();
+        // Cancelled or done, it has ended.
+        drop(opening.await);
+        sqlx::query("INSERT INTO orders (key) VALUES ('borrowed')").execute(bench.store.pool()).await.unwrap();
+        let seen = bench.count("SELECT count(*) FROM orders").await;
+        assert_eq!(seen, i64::from(round) + 1, "round {round}: the write was not committed");
+    }
+}

@@ -1,0 +1,170 @@
+//! Replies that are lost after the server has committed, and statements that never reach it. PostgreSQL alone: there is
+//! no wire between us and SQLite.
+
+use onced::guard::{Begun, EndError, Guard, Permit};
+use onced::store::StoreErrorKind;
+use onced::store::deliveries::LogDeliveries;
+use onced::store::postgres::PgStore;
+use onced_core::key::Key;
+use onced_core::record::{Record, StoredResponse};
+
+use crate::bench::{Bench, Tested as _, delivery, executes, fresh_key, line, options, request_of};
+use crate::plant;
+use crate::proxy::{Cut, Proxy};
+
+struct Wire {
+    bench: Bench<PgStore>,
+    proxy: Proxy,
+    /// Over the proxy.
+    guard: Guard<PgStore>,
+}
+
+impl Wire {
+    async fn new() -> Self {
+        let bench = Bench::<PgStore>::new().await;
+        let proxy = Proxy::before(bench.database.url()).await;
+        let store = PgStore::open_at(&proxy.url, &options()).await.unwrap();
+        Self { guard: Guard::new(store, LogDeliveries::Executed), proxy, bench }
+    }
+
+    async fn owner(&self, key: &Key) -> Permit<PgStore> {
+        executes(self.guard.begin(&delivery(key)).await.unwrap())
+    }
+
+    async fn lines(&self, key: &Key) -> i64 {
+        let lines = format!("SELECT count(*) FROM {{deliveries}} WHERE key = '{}'", key.as_str());
+        self.bench.count(&lines).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_whose_claims_reply_was_lost_knows_its_claim_again() {
+    let wire = Wire::new().await;
+    let all = [
+        vec![Cut::BeforeTheReply],
+        vec![Cut::BeforeItIsSent],
+        // The claim, then the reading of the record, then all goes well.
+        vec![Cut::BeforeTheReply, Cut::BeforeTheReply],
+        vec![Cut::BeforeItIsSent, Cut::BeforeTheReply],
+    ];
+    for cuts in all {
+        let key = fresh_key();
+        wire.proxy.cut_at(key.as_str(), &cuts);
+        let permit = wire.owner(&key).await;
+        assert_eq!(wire.proxy.cuts_made() as usize, cuts.len(), "{cuts:?}");
+        assert_eq!((permit.attempt(), permit.is_resumed()), (1, false), "{cuts:?}");
+        let row = wire.bench.columns(&key, "status, attempt, lease_token").await;
+        assert_eq!(row, ["in_progress", "1", permit.lease_token().as_str()], "{cuts:?}");
+        assert_eq!(wire.lines(&key).await, 1, "{cuts:?}: one line of one execution");
+        permit.complete(StoredResponse::bare(201)).await.unwrap();
+        assert!(matches!(wire.guard.begin(&delivery(&key)).await.unwrap(), Begun::Replay { .. }));
+    }
+}
+
+/// The reply to a taking is lost: the attempt is what the taking made it, not a first one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_whose_takings_reply_was_lost_knows_which_attempt_it_is() {
+    let wire = Wire::new().await;
+    let takings = [
+        ("failed", 2, false),
+        ("in-progress-over", 2, true),
+        ("pending-over-retry", 2, true),
+        ("pending-over-known", 2, true),
+        ("queued", 1, false),
+        ("completed-expired", 1, false),
+    ];
+    for (name, attempt, resumed) in takings {
+        let (key, line) = (fresh_key(), line(name));
+        let planted = plant::line(&wire.bench, &line, &key).await;
+        wire.proxy.cut_at(&only_in_the_taking(planted.as_ref()), &[Cut::BeforeTheReply]);
+        let begun = wire.guard.begin(&request_of(&line, &key)).await.unwrap();
+        let Begun::Execute(permit) = begun else { panic!("{name}: {begun:?}") };
+        assert_eq!(wire.proxy.cuts_made(), 1, "{name}");
+        assert_eq!((permit.attempt(), permit.is_resumed()), (attempt, resumed), "{name}");
+        assert_eq!(permit.call_answer().is_some(), name == "pending-over-known", "{name}");
+        let row = wire.bench.columns(&key, "status, attempt, lease_token").await;
+        assert_eq!(row, [line.after.as_str(), &attempt.to_string(), permit.lease_token().as_str()], "{name}");
+        assert_eq!(wire.lines(&key).await, 1, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_whose_reply_was_lost_is_read_back_and_written_once() {
+    let wire = Wire::new().await;
+    let key = fresh_key();
+    let permit = wire.owner(&key).await;
+    wire.proxy.cut_at(key.as_str(), &[Cut::BeforeTheReply]);
+    let completed = permit.complete(StoredResponse::bare(201)).await.unwrap();
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    let row = wire.bench.columns(&key, "status, attempt, response_code, {micros}(expires_at)").await;
+    assert_eq!(row, ["completed", "1", "201", &completed.expires_at.unwrap().as_micros().to_string()]);
+    let changes = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'idempotency_keys'";
+    crate::bench::until("the statistics are written", async || wire.bench.count(changes).await > 0).await;
+    assert_eq!(wire.bench.count(changes).await, 1, "nothing is written twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_other_ending_whose_reply_was_lost_is_read_back_too() {
+    let wire = Wire::new().await;
+    let failing = fresh_key();
+    let permit = wire.owner(&failing).await;
+    wire.proxy.cut_at(failing.as_str(), &[Cut::BeforeTheReply]);
+    permit.fail("no stock", None).await.unwrap();
+    assert_eq!(wire.bench.columns(&failing, "status, error").await, ["failed", "no stock"]);
+
+    let released = fresh_key();
+    let permit = wire.owner(&released).await;
+    wire.proxy.cut_at(released.as_str(), &[Cut::BeforeTheReply]);
+    permit.release().await.unwrap();
+    assert!(wire.bench.record(&released).await.is_empty());
+
+    let calling = fresh_key();
+    let mut permit = wire.owner(&calling).await;
+    wire.proxy.cut_at(calling.as_str(), &[Cut::BeforeTheReply]);
+    permit.external().await.unwrap();
+    assert_eq!(wire.bench.columns(&calling, "status").await, ["pending_external"]);
+    assert!(permit.may_start_call());
+}
+
+/// The statement never reached the server. The owner writes nothing more: least of all `failed`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_that_was_never_sent_is_an_error_and_leaves_the_record() {
+    let wire = Wire::new().await;
+    for external in [false, true] {
+        let key = fresh_key();
+        let mut permit = wire.owner(&key).await;
+        if external {
+            permit.external().await.unwrap();
+        }
+        let before = wire.bench.record(&key).await;
+        wire.proxy.cut_at(key.as_str(), &[Cut::BeforeItIsSent]);
+        match permit.complete(StoredResponse::bare(201)).await {
+            Err(EndError::Store { source, .. }) => assert_eq!(source.kind(), StoreErrorKind::Lost),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(wire.proxy.cuts_made(), 1);
+        assert_eq!(wire.bench.record(&key).await, before);
+    }
+}
+
+/// The completion came through, and before its owner can read that, another delivery replays it: an owner that wrote
+/// `failed` on its error path would turn an outcome into a failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_path_after_a_lost_reply_cannot_unmake_a_completion() {
+    let wire = Wire::new().await;
+    let key = fresh_key();
+    let permit = wire.owner(&key).await;
+    // The completion, and all three readings after it.
+    wire.proxy.cut_at(key.as_str(), &[Cut::BeforeTheReply; 16]);
+    let ended = permit.complete(StoredResponse::bare(201)).await;
+    assert!(matches!(ended, Err(EndError::Store { .. })), "{ended:?}");
+    assert_eq!(wire.bench.columns(&key, "status, attempt, response_code").await, ["completed", "1", "201"]);
+    let replayed = wire.bench.guard.begin(&delivery(&key)).await.unwrap();
+    assert!(matches!(replayed, Begun::Replay { .. }), "{replayed:?}");
+}
+
+/// What only the parameters of the taking contain: the token that was read, or the status of a row that has none.
+fn only_in_the_taking(planted: Option<&Record>) -> String {
+    let planted = planted.unwrap();
+    planted.lease_token.as_ref().map_or(planted.status.to_string(), |token| token.as_str().to_owned())
+}

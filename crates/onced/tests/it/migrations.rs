@@ -1,0 +1,199 @@
+//! Migrations: many at once, twice, by hand, in another schema, and beside tables that are not ours.
+
+use onced::guard::{Begun, Guard};
+use onced::store::deliveries::LogDeliveries;
+use onced::store::postgres::PgStore;
+use onced::store::sqlite::SqliteStore;
+use onced::store::{StoreErrorKind, StoreOptions};
+use testkit::{Backend, Database};
+
+use crate::bench::{Bench, Tested, delivery, fresh_key, of_backend, patient};
+use crate::rival_process::RivalProcess;
+
+const INSTANCES: usize = 8;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn instances_that_start_at_once_on_an_empty_database_make_one_schema() {
+    for round in 0..if testkit::soaking() { 30 } else { 3 } {
+        start_at_once::<SqliteStore>(round).await;
+        start_at_once::<PgStore>(round).await;
+    }
+}
+
+async fn start_at_once<S: Tested>(round: u32) {
+    let database = Database::create(S::BACKEND).await;
+    // On SQLite a file that is not there yet, so that its making is part of the race.
+    let url = database
+        .folder()
+        .map_or(database.url().to_owned(), |folder| format!("sqlite:{}", folder.join("fresh.db").display()));
+    let instances: Vec<_> = (0..INSTANCES)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move {
+                let store = S::open_at(&url, &patient()).await?;
+                store.bring_up_to_date().await?;
+                store.check().await
+            })
+        })
+        .collect();
+    let (mut one, mut two) = (RivalProcess::start(&url), RivalProcess::start(&url));
+    let answers = tokio::join!(one.ask("migrate"), two.ask("migrate"));
+    assert_eq!(answers, ("migrated".to_owned(), "migrated".to_owned()), "{:?}, round {round}", S::BACKEND);
+    for instance in instances {
+        instance.await.unwrap().unwrap_or_else(|error| panic!("{:?}, round {round}: {error}", S::BACKEND));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_run_changes_nothing() {
+    runs_twice::<SqliteStore>().await;
+    runs_twice::<PgStore>().await;
+}
+
+async fn runs_twice<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    let key = fresh_key();
+    drop(bench.guard.begin(&delivery(&key)).await.unwrap());
+    let before = (tables(&bench).await, bench.rows("SELECT * FROM {migrations}").await, bench.record(&key).await);
+    bench.store.bring_up_to_date().await.unwrap();
+    bench.store.check().await.unwrap();
+    let after = (tables(&bench).await, bench.rows("SELECT * FROM {migrations}").await, bench.record(&key).await);
+    assert_eq!(after, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_or_newer_schema_and_a_foreign_table_are_refused_in_words() {
+    refuses::<SqliteStore>().await;
+    refuses::<PgStore>().await;
+}
+
+async fn refuses<S: Tested>() {
+    let database = Database::create(S::BACKEND).await;
+    let store = S::open_at(database.url(), &patient()).await.unwrap();
+    let error = store.check().await.unwrap_err();
+    assert!(error.to_string().contains("onced migrate"), "{error}");
+
+    let bench = Bench::<S>::new().await;
+    let newer = match S::BACKEND {
+        Backend::Sqlite => "x'00', 0",
+        Backend::Postgres => r"'\x00', 0",
+    };
+    bench
+        .execute(&format!(
+            "INSERT INTO {{migrations}} (version, description, success, checksum, execution_time) \
+             VALUES (99, 'of tomorrow', true, {newer})"
+        ))
+        .await;
+    for error in [bench.store.bring_up_to_date().await.unwrap_err(), bench.store.check().await.unwrap_err()] {
+        assert_eq!(error.kind(), StoreErrorKind::Refused);
+        assert!(error.to_string().contains("version 99, newer than this onced knows"), "{error}");
+    }
+
+    let foreign = Database::create(S::BACKEND).await;
+    let table = "CREATE TABLE {keys} (id integer)";
+    if S::BACKEND == Backend::Postgres {
+        foreign.sql().execute("CREATE SCHEMA onced").await;
+    }
+    foreign.sql().execute(&of_backend(S::BACKEND, table)).await;
+    let store = S::open_at(foreign.url(), &patient()).await.unwrap();
+    for error in [store.bring_up_to_date().await.unwrap_err(), store.check().await.unwrap_err()] {
+        assert_eq!(error.kind(), StoreErrorKind::Refused);
+        assert!(error.to_string().contains("that onced did not make"), "{error}");
+    }
+    assert_eq!(foreign.sql().count(&of_backend(S::BACKEND, "SELECT count(*) FROM {keys}")).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_schema_works_beside_the_usual_one() {
+    let bench = Bench::<PgStore>::new().await;
+    let ledger = PgStore::open(bench.database.url(), &in_schema("ledger_2")).await.unwrap();
+    ledger.migrate().await.unwrap();
+    ledger.check_schema().await.unwrap();
+    let guard = Guard::new(ledger, LogDeliveries::All);
+    let key = fresh_key();
+    let Begun::Execute(permit) = guard.begin(&delivery(&key)).await.unwrap() else { panic!("a new key executes") };
+    permit.complete(onced_core::record::StoredResponse::bare(201)).await.unwrap();
+    assert!(matches!(guard.begin(&delivery(&key)).await.unwrap(), Begun::Replay { .. }));
+    guard.close().await;
+    let rows = "SELECT (SELECT count(*) FROM ledger_2.idempotency_keys), (SELECT count(*) FROM ledger_2.deliveries), \
+                (SELECT count(*) FROM onced.idempotency_keys), (SELECT count(*) FROM onced.deliveries)";
+    assert_eq!(bench.rows(rows).await, [["1", "2", "0", "0"]]);
+    let mut shapes = Vec::new();
+    for schema in ["onced", "ledger_2"] {
+        shapes.push(shape(&bench, schema).await.replace("ledger_2", "onced"));
+    }
+    assert_eq!(shapes[0], shapes[1]);
+
+    for odd in ["", "Ledger", "a b", "1st", "a;drop", &"x".repeat(49)] {
+        let error = PgStore::open(bench.database.url(), &in_schema(odd)).await.expect_err("it would need quotes");
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{odd}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn printed_migrations_run_by_hand_make_the_same_schema() {
+    let migrated = Bench::<SqliteStore>::new().await;
+    let by_hand = Database::create(Backend::Sqlite).await;
+    by_hand.sql().execute(&SqliteStore::migrations()).await;
+    let schema = "SELECT type, name, tbl_name, sql FROM sqlite_schema \
+                  WHERE name LIKE 'onced%' AND tbl_name <> 'onced_migrations' ORDER BY type, name";
+    let printed = by_hand.sql().text(schema).await;
+    assert!(printed.len() >= 10, "{printed:?}");
+    assert_eq!(migrated.rows(schema).await, printed);
+
+    let migrated = Bench::<PgStore>::new().await;
+    let by_hand = Database::create(Backend::Postgres).await;
+    by_hand.sql().execute(&PgStore::migrations("ledger_2")).await;
+    let store = PgStore::open(by_hand.url(), &in_schema("ledger_2")).await.unwrap();
+    let guard = Guard::new(store.clone(), LogDeliveries::Off);
+    let by_hand = Bench { database: std::sync::Arc::new(by_hand), store, guard };
+    assert_eq!(shape(&by_hand, "ledger_2").await.replace("ledger_2", "onced"), shape(&migrated, "onced").await);
+    let begun = by_hand.guard.begin(&delivery(&fresh_key())).await.unwrap();
+    assert!(matches!(begun, Begun::Execute(_)), "{begun:?}");
+}
+
+fn in_schema(schema: &str) -> StoreOptions {
+    StoreOptions { schema: schema.to_owned(), ..patient() }
+}
+
+/// Columns, constraints, indexes and functions of a PostgreSQL schema, as text.
+async fn shape(bench: &Bench<PgStore>, schema: &str) -> String {
+    let queries = [
+        format!(
+            "SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default, ordinal_position \
+             FROM information_schema.columns WHERE table_schema = '{schema}' AND table_name <> 'migrations' ORDER BY 1, 7"
+        ),
+        format!(
+            "SELECT t.relname, c.conname, pg_get_constraintdef(c.oid) \
+             FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid \
+             WHERE c.connamespace = '{schema}'::regnamespace AND t.relname <> 'migrations' ORDER BY 1, 2"
+        ),
+        format!(
+            "SELECT indexname, indexdef FROM pg_indexes \
+             WHERE schemaname = '{schema}' AND tablename <> 'migrations' ORDER BY 1"
+        ),
+        format!(
+            "SELECT proname, pg_get_functiondef(oid) FROM pg_proc \
+             WHERE pronamespace = '{schema}'::regnamespace ORDER BY 1"
+        ),
+        format!(
+            "SELECT relname, reloptions, obj_description(oid) FROM pg_class \
+             WHERE relnamespace = '{schema}'::regnamespace AND relkind = 'r' AND relname <> 'migrations' ORDER BY 1"
+        ),
+    ];
+    let mut text = String::new();
+    for query in queries {
+        let rows = bench.rows(&query).await;
+        assert!(!rows.is_empty(), "{query}");
+        text.push_str(&format!("{rows:#?}\n"));
+    }
+    text
+}
+
+async fn tables<S: Tested>(bench: &Bench<S>) -> Vec<Vec<String>> {
+    let sql = match S::BACKEND {
+        Backend::Sqlite => "SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2",
+        Backend::Postgres => "SELECT relname, relkind, relfilenode FROM pg_class WHERE relname !~ '^pg_' ORDER BY 1, 2",
+    };
+    bench.rows(sql).await
+}

@@ -1,0 +1,112 @@
+//! A proxy between a store and PostgreSQL that cuts the connection at a chosen statement, before it is sent or right
+//! after the server has done it, so that the reply is lost.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// Where a connection is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The statement never reaches the server.
+    BeforeItIsSent,
+    /// The server has committed it; its reply never reaches the client.
+    BeforeTheReply,
+}
+
+/// The next cuts: each is used once, by the first message from the client that contains the marker.
+#[derive(Default)]
+struct Plan {
+    marker: Vec<u8>,
+    cuts: Vec<Cut>,
+    made: u32,
+}
+
+pub(crate) struct Proxy {
+    pub(crate) url: String,
+    plan: Arc<Mutex<Plan>>,
+}
+
+impl Proxy {
+    /// Stands in front of the server of that URL, which it passes on unchanged until told otherwise.
+    pub(crate) async fn before(url: &str) -> Self {
+        let (user, rest) = url.split_once('@').unwrap();
+        let (server, database) = rest.split_once('/').unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (plan, server) = (Arc::new(Mutex::new(Plan::default())), server.to_owned());
+        let shared = plan.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(&server).await.unwrap();
+                tokio::spawn(connection(client, server, shared.clone()));
+            }
+        });
+        Self { url: format!("{user}@127.0.0.1:{port}/{database}"), plan }
+    }
+
+    /// Cuts at the next messages that contain the marker, one after the other.
+    pub(crate) fn cut_at(&self, marker: &str, cuts: &[Cut]) {
+        *self.plan.lock().unwrap() = Plan { marker: marker.as_bytes().to_vec(), cuts: cuts.to_vec(), made: 0 };
+    }
+
+    /// How often it has cut since it was told to.
+    pub(crate) fn cuts_made(&self) -> u32 {
+        self.plan.lock().unwrap().made
+    }
+}
+
+/// The connection ends for both as soon as either direction does.
+async fn connection(client: TcpStream, server: TcpStream, plan: Arc<Mutex<Plan>>) {
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let (swallow, swallowing) = watch::channel(false);
+    tokio::select! {
+        () = requests(from_client, to_server, &plan, &swallow) => {}
+        () = replies(from_server, to_client, swallowing) => {}
+    }
+}
+
+async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: &Mutex<Plan>, swallow: &watch::Sender<bool>) {
+    let mut buffer = vec![0; 65_536];
+    loop {
+        let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
+        match plan.lock().unwrap().next(&buffer[..count]) {
+            None => {}
+            Some(Cut::BeforeItIsSent) => return,
+            Some(Cut::BeforeTheReply) => drop(swallow.send(true)),
+        }
+        if to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallowing: watch::Receiver<bool>) {
+    // "Ready for query, outside of a transaction": whatever came before is committed.
+    const COMMITTED: &[u8] = b"Z\0\0\0\x05I";
+    let mut buffer = vec![0; 65_536];
+    loop {
+        let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
+        if !*swallowing.borrow() {
+            if to.write_all(&buffer[..count]).await.is_err() {
+                return;
+            }
+        } else if buffer[..count].ends_with(COMMITTED) {
+            return;
+        }
+    }
+}
+
+impl Plan {
+    fn next(&mut self, message: &[u8]) -> Option<Cut> {
+        let meant = !self.cuts.is_empty() && message.windows(self.marker.len()).any(|part| part == self.marker);
+        meant.then(|| {
+            self.made += 1;
+            self.cuts.remove(0)
+        })
+    }
+}
