@@ -13,7 +13,7 @@ use crate::bench::{Bench, options};
 /// Where transactions are opened: the one function, and the connection that the writer of SQLite has for itself.
 const KNOWN: [&str; 3] = [
     "onced/src/store/mod.rs: tokio::spawn(async move { pool.begin_with(statement).await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?",
-    "onced/src/store/sqlite/writer.rs: let mut tx = conn.begin_with(\"BEGIN IMMEDIATE\").await?;",
+    "onced/src/store/sqlite/writer.rs: let mut tx = match conn.begin_with(\"BEGIN IMMEDIATE\").await {",
     "onced/src/store/sqlite/writer.rs: let mut unit = match tx.begin().await {",
 ];
 

@@ -12,9 +12,11 @@ async fn a_postgresql_that_confirms_before_it_has_written_is_refused_unless_acce
     let database = Database::create(Backend::Postgres).await;
     check::<PgStore>(database.url(), None).await;
     let name = database.url().rsplit('/').next().unwrap().to_owned();
-    for (setting, refused) in [("off", Some("synchronous_commit = off")), ("local", None), ("on", None)] {
+    for (setting, refused) in
+        [("off", true), ("local", true), ("remote_write", true), ("on", false), ("remote_apply", false)]
+    {
         database.sql().execute(&format!("ALTER DATABASE {name} SET synchronous_commit = {setting}")).await;
-        check::<PgStore>(database.url(), refused).await;
+        check::<PgStore>(database.url(), refused.then_some("synchronous_commit is below on")).await;
     }
 }
 

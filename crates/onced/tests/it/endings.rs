@@ -18,6 +18,8 @@ use crate::plant;
 enum Through {
     Store,
     StoreInTx,
+    /// The store, told to make the move only from `in_progress`.
+    StoreOnlyFromInProgress,
     Permit,
     /// `Permit::complete_tx`, or the permit of `begin_tx`.
     PermitInTx,
@@ -47,7 +49,7 @@ pub(crate) struct Ending {
 impl Ending {
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for through in [Through::Store, Through::StoreInTx, Through::Permit, Through::PermitInTx] {
+        for through in Through::ALL {
             for step in Move::ALL.into_iter().filter(|step| through.can_make(*step)) {
                 all.extend(what_is_met(step).into_iter().map(|meets| Self { step, through, meets }));
             }
@@ -66,6 +68,7 @@ impl Ending {
         let through = match self.through {
             Through::Store => "store",
             Through::StoreInTx => "store-in-tx",
+            Through::StoreOnlyFromInProgress => "store-only-from-in_progress",
             Through::Permit => "permit",
             Through::PermitInTx => "permit-in-tx",
         };
@@ -83,7 +86,9 @@ impl Ending {
     fn is_allowed(&self) -> bool {
         match self.meets {
             Meets::Row { status, attempt, token: Token::Right, with_step } => {
-                self.step.is_allowed_from(status, attempt) && !(with_step && self.step == Move::Release)
+                self.step.is_allowed_from(status, attempt)
+                    && !(with_step && self.step == Move::Release)
+                    && self.through.only_from().is_none_or(|only| only == status)
             }
             Meets::Row { token: Token::Stale, .. } | Meets::NoRow => false,
         }
@@ -92,7 +97,7 @@ impl Ending {
     pub(crate) async fn run<S: Tested>(&self, bench: &Bench<S>) {
         let key = fresh_key();
         let (before, made) = match self.through {
-            Through::Store | Through::StoreInTx => {
+            Through::Store | Through::StoreInTx | Through::StoreOnlyFromInProgress => {
                 let token = LeaseToken::from_random([7; 16]);
                 self.plant(bench, &key, &token).await;
                 let before = bench.record(&key).await;
@@ -128,12 +133,12 @@ impl Ending {
     }
 
     async fn through_the_store<S: Tested>(&self, bench: &Bench<S>, key: &Key, token: &LeaseToken) -> bool {
-        let owner_move = self.owner_move();
-        if self.through == Through::Store {
-            return bench.store.clone().owner_move(&scope(), key, token, None, &owner_move).await.unwrap().is_some();
+        let (owner_move, from) = (self.owner_move(), self.through.only_from());
+        if self.through != Through::StoreInTx {
+            return bench.store.clone().owner_move(&scope(), key, token, from, &owner_move).await.unwrap().is_some();
         }
         let mut tx = bench.store.transaction().await.unwrap();
-        let moved = bench.store.within(&mut tx).owner_move(&scope(), key, token, None, &owner_move).await.unwrap();
+        let moved = bench.store.within(&mut tx).owner_move(&scope(), key, token, from, &owner_move).await.unwrap();
         tx.commit().await.unwrap();
         moved.is_some()
     }
@@ -206,9 +211,17 @@ impl Ending {
 }
 
 impl Through {
+    const ALL: [Self; 5] =
+        [Self::Store, Self::StoreInTx, Self::StoreOnlyFromInProgress, Self::Permit, Self::PermitInTx];
+
+    fn only_from(self) -> Option<Status> {
+        (self == Self::StoreOnlyFromInProgress).then_some(Status::InProgress)
+    }
+
     fn can_make(self, step: Move) -> bool {
         match self {
             Self::Store | Self::StoreInTx => true,
+            Self::StoreOnlyFromInProgress => matches!(step, Move::Complete | Move::Fail),
             Self::Permit => step != Move::Renew,
             Self::PermitInTx => step == Move::Complete,
         }

@@ -1,13 +1,19 @@
 //! Migrations: many at once, twice, by hand, in another schema, and beside tables that are not ours.
 
+use std::time::Duration;
+
 use onced::guard::{Begun, Guard};
-use onced::store::deliveries::LogDeliveries;
+use onced::store::deliveries::{Deliveries as _, LogDeliveries};
+use onced::store::keys::{Keys as _, OwnerMove, Transactional as _};
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
+use onced::store::upkeep::{Because, Filter, Resolution, Upkeep as _};
 use onced::store::{StoreErrorKind, StoreOptions};
+use onced_core::key::Key;
+use onced_core::record::StoredResponse;
 use testkit::{Backend, Database};
 
-use crate::bench::{Bench, Tested, delivery, fresh_key, of_backend, patient};
+use crate::bench::{Bench, Tested, delivery, executes, fresh_key, of_backend, patient, scope};
 use crate::rival_process::RivalProcess;
 
 const INSTANCES: usize = 8;
@@ -112,7 +118,7 @@ async fn another_schema_works_beside_the_usual_one() {
     let guard = Guard::new(ledger, LogDeliveries::All);
     let key = fresh_key();
     let Begun::Execute(permit) = guard.begin(&delivery(&key)).await.unwrap() else { panic!("a new key executes") };
-    permit.complete(onced_core::record::StoredResponse::bare(201)).await.unwrap();
+    permit.complete(StoredResponse::bare(201)).await.unwrap();
     assert!(matches!(guard.begin(&delivery(&key)).await.unwrap(), Begun::Replay { .. }));
     guard.close().await;
     let rows = "SELECT (SELECT count(*) FROM ledger_2.idempotency_keys), (SELECT count(*) FROM ledger_2.deliveries), \
@@ -145,11 +151,58 @@ async fn printed_migrations_run_by_hand_make_the_same_schema() {
     let by_hand = Database::create(Backend::Postgres).await;
     by_hand.sql().execute(&PgStore::migrations("ledger_2")).await;
     let store = PgStore::open(by_hand.url(), &in_schema("ledger_2")).await.unwrap();
-    let guard = Guard::new(store.clone(), LogDeliveries::Off);
+    let guard = Guard::new(store.clone(), LogDeliveries::All);
     let by_hand = Bench { database: std::sync::Arc::new(by_hand), store, guard };
     assert_eq!(shape(&by_hand, "ledger_2").await.replace("ledger_2", "onced"), shape(&migrated, "onced").await);
-    let begun = by_hand.guard.begin(&delivery(&fresh_key())).await.unwrap();
-    assert!(matches!(begun, Begun::Execute(_)), "{begun:?}");
+    // There is no schema of the usual name here for a statement to fall back on.
+    every_statement(&by_hand).await;
+}
+
+/// Has each statement of the backend run once, in the schema `ledger_2`.
+async fn every_statement(bench: &Bench<PgStore>) {
+    let (guard, mut store) = (&bench.guard, bench.store.clone());
+    let keys: [Key; 4] = std::array::from_fn(|_| fresh_key());
+    let [completed, failing, released, pending] = &keys;
+    let shift = async |key: &Key, column: &str| {
+        let set = format!("SET {column} = ledger_2.clock() - interval '1 second' WHERE key = '{}'", key.as_str());
+        assert_eq!(bench.execute(&format!("UPDATE ledger_2.idempotency_keys {set}")).await, 1);
+    };
+
+    let mut permit = executes(guard.begin(&delivery(completed)).await.unwrap());
+    let renew = OwnerMove::Renew { lease: Duration::from_secs(30) };
+    assert!(store.owner_move(&scope(), completed, permit.lease_token(), None, &renew).await.unwrap().is_some());
+    permit.external().await.unwrap();
+    permit.complete(StoredResponse::bare(201)).await.unwrap();
+    assert!(matches!(guard.begin(&delivery(completed)).await.unwrap(), Begun::Replay { .. }));
+    shift(completed, "expires_at").await;
+    assert_eq!(executes(guard.begin(&delivery(completed)).await.unwrap()).attempt(), 1, "replaced");
+
+    executes(guard.begin(&delivery(failing)).await.unwrap()).fail("no", None).await.unwrap();
+    assert_eq!(executes(guard.begin(&delivery(failing)).await.unwrap()).attempt(), 2, "taken");
+    shift(failing, "lease_until").await;
+    let mut last = delivery(failing);
+    last.policy.max_attempts = Some(2);
+    assert!(matches!(guard.begin(&last).await.unwrap(), Begun::Exhausted { .. }), "given up");
+
+    executes(guard.begin(&delivery(released)).await.unwrap()).release().await.unwrap();
+    let mut tx = bench.store.transaction().await.unwrap();
+    drop(executes(guard.begin_tx(&mut tx, &delivery(released)).await.unwrap()));
+    tx.commit().await.unwrap();
+
+    let because = Because { who: "mara".to_owned(), reason: "asked".to_owned() };
+    for resolution in
+        [Resolution::DidNotHappen { settle: Duration::ZERO }, Resolution::Happened(StoredResponse::bare(201))]
+    {
+        let mut permit = executes(guard.begin(&delivery(pending)).await.unwrap());
+        permit.external().await.unwrap();
+        shift(pending, "lease_until").await;
+        let token = Some(permit.lease_token());
+        assert!(store.resolve(&scope(), pending, token, &resolution, &because).await.unwrap());
+    }
+    guard.close().await;
+    assert_eq!(store.audit_of(&scope(), pending).await.unwrap().len(), 2);
+    assert_eq!(store.list(&Filter { limit: 10, ..Filter::default() }).await.unwrap().len(), 4);
+    assert!(!store.deliveries_of(&scope(), completed, 10).await.unwrap().is_empty());
 }
 
 fn in_schema(schema: &str) -> StoreOptions {

@@ -8,7 +8,7 @@ use onced::guard::{Begun, EndError, Pace, Permit, Request};
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::key::Key;
-use onced_core::record::StoredResponse;
+use onced_core::record::{Status, StoredResponse};
 
 use crate::bench::{Bench, Tested, delivery, executes, fresh_key, patient};
 
@@ -49,6 +49,28 @@ async fn all_endings<S: Tested>() {
             assert_eq!(bench.orders(&key).await, 1, "{ending}");
         }
     }
+}
+
+/// A rival that gives a record up ends the first owner's claim: it must not take the failure for its own doing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_a_rival_gave_up_is_not_its_owners_any_more() {
+    given_up::<SqliteStore>().await;
+    given_up::<PgStore>().await;
+}
+
+async fn given_up<S: Tested>() {
+    let bench = Bench::<S>::with(&patient()).await;
+    let key = fresh_key();
+    let mut once = asleep(&key);
+    once.policy.max_attempts = Some(1);
+    let slow = executes(bench.guard.begin(&once).await.unwrap());
+    bench.let_the_lease_be_over(&key).await;
+    let rival = bench.guard.begin(&once).await.unwrap();
+    assert!(matches!(rival, Begun::Exhausted { .. }), "{rival:?}");
+    let standing = slow.own_record().standing().await.unwrap();
+    assert_eq!((standing.status, standing.is_mine), (Some(Status::Failed), false));
+    let ended = slow.complete(StoredResponse::bare(200)).await;
+    assert!(matches!(ended, Err(EndError::ClaimLost { .. })), "{ended:?}");
 }
 
 /// Two freezes: the first claim is as foreign to the third as to the second.

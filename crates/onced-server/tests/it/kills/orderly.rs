@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use onced_harness::{Recorder, RecorderOptions};
-use testkit::http_client::{Answer, Request, send, try_send};
+use testkit::http_client::{Answer, Request, send, send_and_hang_up, try_send};
 use testkit::{Backend, Database, Signal};
 use tokio::net::TcpStream;
 
@@ -63,6 +63,30 @@ async fn told_to_stop_it_finishes_what_runs_sqlite() {
 #[tokio::test]
 async fn told_to_stop_it_finishes_what_runs_postgres() {
     what_runs_is_finished(Backend::Postgres).await;
+}
+
+/// What runs is the gateway's to finish, also where no connection waits for it any more.
+async fn what_nobody_waits_for_is_finished(backend: Backend) {
+    let (database, upstream, mut gateway) = start(backend, "shutdown_grace = \"30s\"", "5s").await;
+    upstream.hold();
+    send_and_hang_up(gateway.address, &request("k1"), upstream.wait_for_held(1, LIMIT)).await;
+    gateway.process.signal(Signal::Terminate);
+    gateway.process.wait_for_line(|line| line.contains("stopping"), LIMIT).await;
+    refused(gateway.address).await;
+    upstream.release();
+    assert_eq!(gateway.process.wait(LIMIT).await.code(), Some(0));
+    assert_eq!(sql::keys_at(database.sql(), backend, "completed").await, 1);
+    assert_eq!(upstream.effects(), 1);
+}
+
+#[tokio::test]
+async fn told_to_stop_it_finishes_what_nobody_waits_for_sqlite() {
+    what_nobody_waits_for_is_finished(Backend::Sqlite).await;
+}
+
+#[tokio::test]
+async fn told_to_stop_it_finishes_what_nobody_waits_for_postgres() {
+    what_nobody_waits_for_is_finished(Backend::Postgres).await;
 }
 
 async fn what_outlasts_the_grace_is_taken_over(backend: Backend) {
