@@ -57,7 +57,7 @@ impl Postgres {
 
     /// With the right to create databases.
     pub(crate) fn url(&self) -> String {
-        format!("postgres://onced@127.0.0.1:{}/postgres", self.port)
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
     pub(crate) fn version(&self) -> &str {
@@ -112,7 +112,7 @@ fn start_on(binaries: &Path, port: u16) -> anyhow::Result<(Child, u16)> {
 
 fn init(binaries: &Path, folder: &Path, user: &User) -> anyhow::Result<()> {
     let mut command = user.command(&binaries.join("initdb"));
-    command.args(["--auth=trust", "--username=onced", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]);
+    command.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]);
     let output = command.arg(folder.join("data")).output().context("cannot start initdb")?;
     ensure!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())

@@ -125,10 +125,12 @@ async fn kill(gateway: &mut Gateway, load: &Load, aim: Phase, random: &mut Rando
 async fn caught_in(gateway: &Gateway, load: &Load, watched: &Watched, aim: Phase, random: &mut Random) -> Vec<String> {
     for _ in 0..200 {
         load.wait_for_flight(IN_FLIGHT, LIMIT).await;
-        tokio::time::sleep(Duration::from_micros(random.below(3000))).await;
+        // By its own progress: on a busy machine it may get no turn in whatever time is given to it.
+        watched.some_lines(random.below(24), LIMIT).await;
+        tokio::time::sleep(Duration::from_micros(random.below(2000))).await;
         gateway.process.signal(Signal::Stop);
-        // Its last lines are on their way. What is read here only aims; what counts is read after its end.
-        tokio::time::sleep(Duration::from_micros(500)).await;
+        // What is read here only aims; what counts is read after its end.
+        watched.quiet(Duration::from_millis(2)).await;
         let flying = load.flight();
         if flying.len() >= IN_FLIGHT && watched.has_any_in(&flying, aim) {
             return flying;

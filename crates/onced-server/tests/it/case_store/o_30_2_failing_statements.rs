@@ -34,7 +34,7 @@ async fn plant(sql: &Sql, at: At, code: &str, times: u32) {
     };
     let text = format!(
         "CREATE SEQUENCE planted;
-         CREATE FUNCTION fail_for_a_while() RETURNS trigger LANGUAGE plpgsql AS $$
+         CREATE FUNCTION public.fail_for_a_while() RETURNS trigger LANGUAGE plpgsql AS $$
          BEGIN
              IF nextval('public.planted') <= {times} THEN
                  RAISE EXCEPTION 'planted' USING ERRCODE = '{code}';

@@ -63,6 +63,7 @@ struct Seen {
     last: HashMap<String, Phase>,
     /// The phase of the last line.
     latest: Option<Phase>,
+    lines: u64,
 }
 
 /// The phases of one gateway's life.
@@ -83,6 +84,7 @@ impl Watched {
                     sender.send_modify(|seen| {
                         seen.last.insert(key, phase);
                         seen.latest = Some(phase);
+                        seen.lines += 1;
                     });
                 }
             }
@@ -102,6 +104,28 @@ impl Watched {
             panic!("the gateway ended by itself");
         };
         tokio::time::timeout(limit, found).await.unwrap_or_else(|_| panic!("no line about {}", phase.name()));
+    }
+
+    /// Waits until that many more lines have come.
+    pub(super) async fn some_lines(&self, count: u64, limit: Duration) {
+        let mut seen = self.seen.clone();
+        let wanted = seen.borrow().lines + count;
+        let found = tokio::time::timeout(limit, seen.wait_for(|seen| seen.lines >= wanted)).await;
+        assert!(matches!(found, Ok(Ok(_))), "the gateway logs no phases any more");
+    }
+
+    /// Waits until no lines have come for twice that long: those of a frozen gateway have then all been read, though
+    /// this process may have to wait for its turn as well.
+    pub(super) async fn quiet(&self, pause: Duration) {
+        let mut seen = self.seen.clone();
+        let mut pauses = 0;
+        while pauses < 2 {
+            match tokio::time::timeout(pause, seen.changed()).await {
+                Ok(Ok(())) => pauses = 0,
+                Ok(Err(_)) => return,
+                Err(_) => pauses += 1,
+            }
+        }
     }
 
     pub(super) fn has_any_in(&self, keys: &[String], phase: Phase) -> bool {
