@@ -142,12 +142,7 @@ pub struct Verdict {
 ///
 /// # Errors
 /// [`NotUnderstood`] where the record was written under rules that this version does not know.
-pub fn decide(
-    found: &Found,
-    request: &Fingerprint,
-    policy: &Policy,
-    now: Timestamp,
-) -> Result<Verdict, NotUnderstood> {
+pub fn decide(found: &Found, request: &Fingerprint, policy: &Policy, now: Timestamp) -> Result<Verdict, NotUnderstood> {
     let plain = |decision| Ok(Verdict { decision, payload_differs: false });
     let record = match (&found.record, found.lock) {
         (None, Lock::Got) => return plain(execute(1, false, Taking::Insert)),
@@ -190,9 +185,7 @@ fn of_record(record: &Record, found: &Found, differs: bool, policy: &Policy, now
         Status::PendingExternal if found.call_answer == CallAnswer::Known => {
             execute(next, true, Taking::PendingLeaseOver)
         }
-        Status::PendingExternal
-            if policy.on_unknown == OnUnknown::Retry && attempts_left && downstream_remembers =>
-        {
+        Status::PendingExternal if policy.on_unknown == OnUnknown::Retry && attempts_left && downstream_remembers => {
             execute(next, true, Taking::PendingLeaseOver)
         }
         Status::PendingExternal => unknown(record, policy, now),

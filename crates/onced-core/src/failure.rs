@@ -140,31 +140,30 @@ impl Rules {
             (Effect::SameDatabase, Status::PendingExternal) => Settlement::LeavePending,
             _ if self.is_final(answer) => Settlement::Complete,
             (Effect::SameDatabase, _) => Settlement::Fail,
-            (Effect::Idempotent, _) => self.settle_idempotent(*answer, earlier),
+            (Effect::Idempotent, _) => settle_idempotent(*answer, earlier),
             (Effect::External, _) => self.settle_external(*answer),
         }
     }
 
-    // "Failed" must be the downstream's own word for this key, and cover every attempt. What stands between (a balancer,
-    // a rate limiter) knows nothing of an earlier call; pending costs no more than the rest of the lease.
-    fn settle_idempotent(&self, answer: Answer, earlier: EarlierCall) -> Settlement {
-        let says_not_now = matches!(answer.status, 408 | 503) || NO_EFFECT.contains(&answer.status);
-        match earlier {
-            _ if matches!(answer.status, 502 | 504) => Settlement::LeavePending,
-            EarlierCall::Unknown if says_not_now && !answer.says_no_effect => Settlement::LeavePending,
-            EarlierCall::Unknown | EarlierCall::None => Settlement::Fail,
-        }
-    }
-
     fn settle_external(&self, answer: Answer) -> Settlement {
-        let rolled_back = self.on_5xx == On5xx::Failed
-            && (500..600).contains(&answer.status)
-            && !matches!(answer.status, 502 | 504);
+        let rolled_back =
+            self.on_5xx == On5xx::Failed && (500..600).contains(&answer.status) && !matches!(answer.status, 502 | 504);
         if answer.says_no_effect || self.no_effect.contains(&answer.status) || rolled_back {
             Settlement::Fail
         } else {
             Settlement::LeavePending
         }
+    }
+}
+
+// "Failed" must be the downstream's own word for this key, and cover every attempt. What stands between (a balancer,
+// a rate limiter) knows nothing of an earlier call; pending costs no more than the rest of the lease.
+fn settle_idempotent(answer: Answer, earlier: EarlierCall) -> Settlement {
+    let says_not_now = matches!(answer.status, 408 | 503) || NO_EFFECT.contains(&answer.status);
+    match earlier {
+        _ if matches!(answer.status, 502 | 504) => Settlement::LeavePending,
+        EarlierCall::Unknown if says_not_now && !answer.says_no_effect => Settlement::LeavePending,
+        EarlierCall::Unknown | EarlierCall::None => Settlement::Fail,
     }
 }
 
@@ -252,7 +251,10 @@ mod tests {
         assert_eq!(external.settle(&answer(500), pending, EarlierCall::None), Settlement::LeavePending);
         assert_eq!(external.settle(&answer(408), pending, EarlierCall::None), Settlement::LeavePending);
         assert_eq!(external.settle(&answer(429), pending, EarlierCall::None), Settlement::Fail);
-        assert_eq!(external.settle(&Answer { says_no_effect: true, ..answer(500) }, pending, EarlierCall::None), Settlement::Fail);
+        assert_eq!(
+            external.settle(&Answer { says_no_effect: true, ..answer(500) }, pending, EarlierCall::None),
+            Settlement::Fail
+        );
         assert_eq!(external.settle(&answer(404), pending, EarlierCall::None), Settlement::Complete);
     }
 

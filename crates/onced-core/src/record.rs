@@ -225,10 +225,8 @@ pub fn headers_to_text(headers: &[(String, Vec<u8>)]) -> String {
         .iter()
         .map(|(name, value)| [name.clone(), value.iter().map(|byte| char::from(*byte)).collect()])
         .collect();
-    serde_json::Value::from(
-        pairs.into_iter().map(|[n, v]| serde_json::Value::from(vec![n, v])).collect::<Vec<_>>(),
-    )
-    .to_string()
+    serde_json::Value::from(pairs.into_iter().map(|[n, v]| serde_json::Value::from(vec![n, v])).collect::<Vec<_>>())
+        .to_string()
 }
 
 /// Reads what [`headers_to_text`] wrote; `None` where the text is something else.

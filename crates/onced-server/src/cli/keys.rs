@@ -8,10 +8,10 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
+use onced::store::AnyStore;
 use onced::store::deliveries::Deliveries;
 use onced::store::keys::{Keys as _, Seen};
 use onced::store::upkeep::{Because, Filter, Resolution, Upkeep};
-use onced::store::AnyStore;
 use onced_core::key::{Key, Scope};
 use onced_core::record::{Status, StoredResponse};
 use onced_core::time::Timestamp;
@@ -111,12 +111,13 @@ async fn list(
     status: Option<String>,
     limit: u32,
 ) -> anyhow::Result<ExitCode> {
-    let status = match status {
-        Some(word) => Some(Status::parse(&word).with_context(|| {
-            format!("{word:?} is no status: write {}", Status::ALL.map(Status::as_str).join(", "))
-        })?),
-        None => None,
-    };
+    let status =
+        match status {
+            Some(word) => Some(Status::parse(&word).with_context(|| {
+                format!("{word:?} is no status: write {}", Status::ALL.map(Status::as_str).join(", "))
+            })?),
+            None => None,
+        };
     let scope = scope.map(|scope| read_scope(&scope)).transpose()?;
     let rows = store.list(&Filter { scope, status, limit }).await?;
     let mut table = Table::new();
@@ -162,7 +163,12 @@ async fn show(mut store: AnyStore, scope: &Scope, key: &Key) -> anyhow::Result<E
     table.load_style(presets::NOTHING);
     for delivery in deliveries {
         let answered = delivery.answered_status.map_or("-".to_owned(), |status| status.to_string());
-        table.add_row([shown(delivery.received_at), delivery.decision, format!("attempt {}", delivery.attempt), answered]);
+        table.add_row([
+            shown(delivery.received_at),
+            delivery.decision,
+            format!("attempt {}", delivery.attempt),
+            answered,
+        ]);
     }
     println!("{table}");
     for audited in store.audit_of(scope, key).await? {
@@ -201,7 +207,9 @@ fn print_record(scope: &Scope, key: &Key, seen: &Seen) {
     time("completed", record.completed_at);
     time("expires", record.expires_at);
     if record.status == Status::PendingExternal && !record.lease_is_alive(seen.now) {
-        println!("\nWhether its outside call took effect is not known. Find out at the downstream, by the downstream key,");
+        println!(
+            "\nWhether its outside call took effect is not known. Find out at the downstream, by the downstream key,"
+        );
         println!("then say so: onced keys resolve {scope} {} --happened | --did-not-happen --reason …", key.as_str());
     }
 }
@@ -224,7 +232,10 @@ impl Resolve {
         let because = Because { who, reason: self.reason.clone() };
         let token = seen.record.lease_token.as_ref();
         if !store.resolve(&scope, &key, token, &resolution, &because).await? {
-            bail!("the key changed while it was being resolved: look again with onced keys show {scope} {}", key.as_str());
+            bail!(
+                "the key changed while it was being resolved: look again with onced keys show {scope} {}",
+                key.as_str()
+            );
         }
         let now = if self.happened { "completed" } else { "failed, and may run again" };
         println!("{scope} {} is {now}.", key.as_str());
@@ -246,7 +257,10 @@ impl Resolve {
 fn refuse_early(seen: &Seen, settle: Option<Duration>) -> anyhow::Result<()> {
     let record = &seen.record;
     if record.status != Status::PendingExternal {
-        bail!("the key is {}: only pending_external keys, whose outside call has no known outcome, can be resolved", record.status);
+        bail!(
+            "the key is {}: only pending_external keys, whose outside call has no known outcome, can be resolved",
+            record.status
+        );
     }
     if record.lease_is_alive(seen.now) {
         let until = record.lease_until.map(shown).unwrap_or_default();

@@ -15,13 +15,13 @@ use super::outside;
 use super::path::normalise;
 use super::read_route;
 use super::route::Route;
-use onced_core::failure::Effect;
 use super::settings::Place;
 use super::store_url::{StoreUrl, redact_url};
 use super::upstream::Upstream;
 use super::values::Layers;
 use super::{Config, LogConfig, LogFormat, LogLevel, StoreConfig};
 use onced::store::deliveries::LogDeliveries;
+use onced_core::failure::Effect;
 
 /// Reads the configuration. Whatever is wrong is noted in the document, and then `None` or stand-ins come back.
 pub(super) fn read<'a>(document: &'a Document<'a>, root: &'a DeTable<'a>, flags: &Flags) -> Option<Config> {

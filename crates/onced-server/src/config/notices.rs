@@ -3,12 +3,12 @@
 use http::Method;
 use onced_core::fingerprint::BodyRecipe;
 
+use super::Config;
 use super::key_rule::Missing;
 use super::route::Route;
-use onced_core::failure::{Effect, FinalPolicy, On5xx};
 use super::values::shown;
-use super::Config;
 use onced::store::deliveries::LogDeliveries;
+use onced_core::failure::{Effect, FinalPolicy, On5xx};
 
 impl Config {
     /// The notices, each a sentence or two.

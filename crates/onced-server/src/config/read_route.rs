@@ -13,9 +13,9 @@ use super::limits;
 use super::lists;
 use super::path::PathPattern;
 use super::route::Route;
-use onced_core::failure::{Effect, FinalPolicy, On5xx};
 use super::upstream::Upstream;
 use super::values::Layers;
+use onced_core::failure::{Effect, FinalPolicy, On5xx};
 
 /// No body may be larger: each is held in memory.
 const LARGEST_BODY: u64 = 256 << 20;

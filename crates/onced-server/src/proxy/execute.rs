@@ -186,8 +186,7 @@ impl Attempt {
             }
             None => self.settle(permit, &head, stored).await.is_ok(),
         };
-        let last =
-            if known { Ok(held) } else { Err(std::io::Error::other("the outcome of this answer is not known")) };
+        let last = if known { Ok(held) } else { Err(std::io::Error::other("the outcome of this answer is not known")) };
         client.send(last).await;
         self.phase("ended");
         self.note(head.status).await;

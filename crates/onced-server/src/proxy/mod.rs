@@ -134,12 +134,14 @@ impl Gateway {
         let subject = |expires_at| Subject { scope: scope.clone(), key: Some(delivery.key.clone()), expires_at };
         let (response, about, word) = match self.guard.begin(&request).await {
             Ok(Begun::Execute(permit)) => return execute::execute(delivery, permit, answer).await,
-            Ok(Begun::Replay { response, about }) => {
-                (respond::replayed(&response, about.expires_at), about, "replay")
-            }
+            Ok(Begun::Replay { response, about }) => (respond::replayed(&response, about.expires_at), about, "replay"),
             Ok(Begun::InProgress { retry_after, about }) => {
                 let problem = Problem::InProgress { retry_after };
-                (respond::problem(&problem, Some(&subject(about.expires_at)), &delivery.route.lease), about, "in-progress")
+                (
+                    respond::problem(&problem, Some(&subject(about.expires_at)), &delivery.route.lease),
+                    about,
+                    "in-progress",
+                )
             }
             Ok(Begun::Mismatch { about }) => {
                 let subject = subject(about.expires_at);
@@ -151,11 +153,16 @@ impl Gateway {
             }
             Ok(Begun::Exhausted { about }) => {
                 let subject = subject(about.expires_at);
-                (respond::problem(&Problem::AttemptsExhausted, Some(&subject), &delivery.route.lease), about, "exhausted")
+                (
+                    respond::problem(&Problem::AttemptsExhausted, Some(&subject), &delivery.route.lease),
+                    about,
+                    "exhausted",
+                )
             }
             Err(error) => {
                 tracing::error!(target: "onced::deliver", %error, "nothing was executed");
-                let _ = answer.send(self.refuse(&Problem::StoreUnavailable, Some(&subject(None)), &delivery.route.lease));
+                let _ =
+                    answer.send(self.refuse(&Problem::StoreUnavailable, Some(&subject(None)), &delivery.route.lease));
                 return;
             }
         };

@@ -200,8 +200,8 @@ fn answer_of(head: &Parts, stored: &StoredResponse) -> Answer {
     let media_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(media_type_of);
     let is_problem = media_type.as_deref() == Some("application/problem+json");
     // An encoded problem cannot be read here; to store "still running" for good would be the worse mistake.
-    let may_say_so =
-        head.headers.contains_key(header::CONTENT_ENCODING) || stored.body.as_deref().is_some_and(is_in_progress_problem);
+    let may_say_so = head.headers.contains_key(header::CONTENT_ENCODING)
+        || stored.body.as_deref().is_some_and(is_in_progress_problem);
     Answer {
         status: head.status.as_u16(),
         says_still_running: head.status == StatusCode::CONFLICT

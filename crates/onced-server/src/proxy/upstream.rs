@@ -76,7 +76,8 @@ impl Connection {
 /// The head of a request as the upstream gets it: end-to-end headers only, and nothing said in our name.
 pub(super) fn head(upstream: &Upstream, method: &Method, uri: &Uri, from: &HeaderMap) -> Option<Request<()>> {
     let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    let target = Uri::builder().scheme("http").authority(upstream.authority().clone()).path_and_query(path).build().ok()?;
+    let target =
+        Uri::builder().scheme("http").authority(upstream.authority().clone()).path_and_query(path).build().ok()?;
     let mut request = Request::new(());
     *request.method_mut() = method.clone();
     *request.uri_mut() = target;

@@ -48,7 +48,10 @@ impl Work {
 
 /// Makes the table of the orders.
 pub(crate) async fn create_orders(database: &Database) {
-    database.sql().execute("CREATE TABLE orders (key TEXT NOT NULL, attempt INTEGER NOT NULL, body TEXT NOT NULL)").await;
+    database
+        .sql()
+        .execute("CREATE TABLE orders (key TEXT NOT NULL, attempt INTEGER NOT NULL, body TEXT NOT NULL)")
+        .await;
 }
 
 /// How many orders there are.
@@ -117,7 +120,12 @@ async fn commit(sql: &Sql, backend: Backend, call: &Call, work: &Work) -> bool {
             COMPLETE_SQLITE
         ),
         (Sql::Postgres(pool), _) => {
-            in_one_transaction!(pool, "BEGIN", "INSERT INTO orders (key, attempt, body) VALUES ($1, $2, $3)", COMPLETE_POSTGRES)
+            in_one_transaction!(
+                pool,
+                "BEGIN",
+                "INSERT INTO orders (key, attempt, body) VALUES ($1, $2, $3)",
+                COMPLETE_POSTGRES
+            )
         }
     }
 }

@@ -68,7 +68,11 @@ async fn stays_announced(backend: Backend) {
     commit.notify_one();
     committed.notified().await;
     assert_eq!(first.await.unwrap().status, 500, "the app's own answer");
-    assert_eq!(sql::keys_at(database.sql(), backend, "pending_external").await, 1, "the announced call is not forgotten");
+    assert_eq!(
+        sql::keys_at(database.sql(), backend, "pending_external").await,
+        1,
+        "the announced call is not forgotten"
+    );
     sql::let_leases_run_out(database.sql(), backend).await;
     let again = send(gateway.address, &request).await;
     assert_eq!(again.status, 409);

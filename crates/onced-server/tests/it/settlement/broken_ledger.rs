@@ -33,13 +33,13 @@ async fn never_connected(backend: Backend) {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    let waiting = futures_util::future::join_all((0..8).map(|_| {
-        tokio::time::timeout(std::time::Duration::from_millis(200), tokio::net::TcpStream::connect(address))
-    }))
-    .await;
+    let waiting =
+        futures_util::future::join_all((0..8).map(|_| {
+            tokio::time::timeout(std::time::Duration::from_millis(200), tokio::net::TcpStream::connect(address))
+        }))
+        .await;
     let limits = "upstream_timeout = \"2s\"\nconnect_timeout = \"300ms\"\n";
-    let gateway =
-        Gateway::start(&database, &route("a", "/a", &format!("http://{address}"), "external", limits)).await;
+    let gateway = Gateway::start(&database, &route("a", "/a", &format!("http://{address}"), "external", limits)).await;
     let answer = send(gateway.address, &Request::post("/a", "{}").key("hangs")).await;
     assert_eq!(answer.status, 502, "{}", answer.text());
     assert!(answer.text().contains("upstream-unreachable"));

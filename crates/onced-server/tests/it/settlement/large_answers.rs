@@ -35,7 +35,8 @@ async fn refuse_completions(database: &Database) {
             database.sql().execute(trigger).await;
         }
         Sql::Postgres(_) => {
-            let function = "CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'planted'; END $$";
+            let function =
+                "CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'planted'; END $$";
             database.sql().execute(function).await;
             let trigger = "CREATE TRIGGER planted BEFORE UPDATE ON onced.idempotency_keys FOR EACH ROW \
                  WHEN (NEW.status = 'completed') EXECUTE FUNCTION planted()";
@@ -80,7 +81,10 @@ async fn nobody_reads(backend: Backend) {
     let limits = "upstream_timeout = \"1s\"\nconnect_timeout = \"500ms\"\n";
     let gateway = Gateway::start(&database, &route("pdf", "/pdf", &upstream.url(), "external", limits)).await;
     let mut client = TcpStream::connect(gateway.address).await.unwrap();
-    client.write_all(b"POST /pdf HTTP/1.1\r\nHost: x\r\nIdempotency-Key: deaf\r\nContent-Length: 2\r\n\r\n{}").await.unwrap();
+    client
+        .write_all(b"POST /pdf HTTP/1.1\r\nHost: x\r\nIdempotency-Key: deaf\r\nContent-Length: 2\r\n\r\n{}")
+        .await
+        .unwrap();
     gateway.process.wait_for_line(|line| line.contains("\"phase\":\"ended\""), LIMIT).await;
     assert_eq!(sql::keys_at(database.sql(), backend, "completed").await, 1);
     assert_eq!(send(gateway.address, &request("deaf")).await.header("onced-body"), Some("omitted"));

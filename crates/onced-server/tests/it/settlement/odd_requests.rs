@@ -12,7 +12,8 @@ async fn other_spellings(backend: Backend) {
     let rest = format!("upstream = \"{}\"", upstream.url());
     let routes = route("charges", "/charges", &upstream.url(), "external", "");
     let gateway = Gateway::start_with(&database, &rest, "", &routes).await;
-    for path in ["//charges", "/charges/", "/charges;v=1", "/./charges", "/x/../charges", "/%63harges", "///charges//"] {
+    for path in ["//charges", "/charges/", "/charges;v=1", "/./charges", "/x/../charges", "/%63harges", "///charges//"]
+    {
         let answer = send(gateway.address, &Request::post(path, "{}")).await;
         assert_eq!((path, answer.status), (path, 400), "unkeyed, past its route");
     }
