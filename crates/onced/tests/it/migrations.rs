@@ -146,6 +146,10 @@ async fn printed_migrations_run_by_hand_make_the_same_schema() {
     let printed = by_hand.sql().text(schema).await;
     assert!(printed.len() >= 10, "{printed:?}");
     assert_eq!(migrated.rows(schema).await, printed);
+    let store = SqliteStore::open(by_hand.url(), &patient()).await.unwrap();
+    store.check_schema().await.unwrap();
+    store.migrate().await.unwrap();
+    assert_eq!(by_hand.sql().text(schema).await, printed, "migrating afterwards changes nothing");
 
     let migrated = Bench::<PgStore>::new().await;
     let by_hand = Database::create(Backend::Postgres).await;
@@ -154,6 +158,8 @@ async fn printed_migrations_run_by_hand_make_the_same_schema() {
     let guard = Guard::new(store.clone(), LogDeliveries::All);
     let by_hand = Bench { database: std::sync::Arc::new(by_hand), store, guard };
     assert_eq!(shape(&by_hand, "ledger_2").await.replace("ledger_2", "onced"), shape(&migrated, "onced").await);
+    by_hand.store.check_schema().await.unwrap();
+    by_hand.store.migrate().await.unwrap();
     // There is no schema of the usual name here for a statement to fall back on.
     every_statement(&by_hand).await;
 }

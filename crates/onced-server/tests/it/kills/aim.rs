@@ -156,5 +156,7 @@ fn read(line: &str) -> Option<(String, Phase)> {
     // The last line may be cut off by the kill; it then counts as not written.
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
     let text = |name: &str| line[name].as_str().expect("a phase line has key and phase").to_owned();
-    Some((text("key"), Phase::of(&text("phase"))))
+    let key = text("key");
+    assert!(!key.contains('…'), "the log shortens {key}: choose a shorter key, or nothing is known of it");
+    Some((key, Phase::of(&text("phase"))))
 }

@@ -23,6 +23,9 @@ type Reply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 struct Job {
     unit: Unit,
+    /// Whether the caller still waits. What nobody waits for is not begun: a renewal that comes after its owner has
+    /// gone would keep others waiting for a lease that nobody holds.
+    is_wanted: Box<dyn Fn() -> bool + Send>,
     /// Where an error of the unit itself, or of the transaction around it, goes.
     failed: Box<dyn FnOnce(StoreError) + Send>,
 }
@@ -52,7 +55,7 @@ impl Writer {
     {
         let (answer, answered) = oneshot::channel::<Result<T, StoreError>>();
         let answer = std::sync::Arc::new(std::sync::Mutex::new(Some(answer)));
-        let to_fail = answer.clone();
+        let (to_fail, to_ask) = (answer.clone(), answer.clone());
         let send = |answer: &std::sync::Mutex<Option<oneshot::Sender<_>>>, result| {
             let sender = answer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             if let Some(sender) = sender {
@@ -68,6 +71,10 @@ impl Writer {
                     let reply: Reply = Box::new(move |commit| send(&answer, commit.map(|()| value)));
                     Ok(reply)
                 })
+            }),
+            is_wanted: Box::new(move || {
+                let sender = to_ask.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                sender.as_ref().is_some_and(|sender| !sender.is_closed())
             }),
             failed: Box::new(move |error| send(&to_fail, Err(error))),
         };
@@ -124,7 +131,7 @@ async fn share_a_commit(conn: &mut SqliteConnection, jobs: Vec<Job>) -> Usable {
     let mut replies: Vec<Reply> = Vec::with_capacity(jobs.len());
     let mut jobs = jobs.into_iter();
     let mut broken = None;
-    for job in jobs.by_ref() {
+    for job in jobs.by_ref().filter(|job| (job.is_wanted)()) {
         match run_one(&mut tx, job).await {
             Ok(Some(reply)) => replies.push(reply),
             Ok(None) => {}
