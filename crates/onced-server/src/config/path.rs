@@ -87,10 +87,11 @@ pub(crate) fn normalise(path: &str) -> String {
     let mut segments = decoded.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
-        match segment.split(';').next().unwrap_or(segment) {
+        let name = segment.split(';').next().unwrap_or(segment);
+        match name {
             "" if !is_last => {}
             "." | ".." => {
-                if segment == ".." {
+                if name == ".." {
                     kept.pop();
                 }
                 if is_last {
