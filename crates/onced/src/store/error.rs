@@ -30,6 +30,7 @@ impl StoreError {
         Self { kind, words: words.into(), source: None }
     }
 
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn with_source(
         kind: StoreErrorKind,
         words: impl Into<String>,
@@ -38,6 +39,7 @@ impl StoreError {
         Self { kind, words: words.into(), source: Some(source.into()) }
     }
 
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn refused(words: impl Into<String>) -> Self {
         Self::new(StoreErrorKind::Refused, words)
     }
@@ -78,6 +80,7 @@ impl std::error::Error for StoreError {
 
 /// Translates what every driver has in common; `of_database` reads the code of the database's own answer.
 // The driver's errors are its own to extend.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 #[allow(clippy::wildcard_enum_match_arm)]
 pub(crate) fn translate(
     error: sqlx::Error,
@@ -101,7 +104,7 @@ pub(crate) fn translate(
     StoreError::with_source(kind, words, error)
 }
 
-#[cfg(test)]
+#[cfg(all(test, any(feature = "sqlite", feature = "postgres")))]
 mod tests {
     use super::*;
 

@@ -2,6 +2,7 @@
 //!
 //! One trait per table ([`keys`], [`deliveries`], [`upkeep`]), one folder per backend with the same file names in it.
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod any;
 pub mod deliveries;
 mod error;
@@ -16,6 +17,7 @@ pub mod upkeep;
 
 use std::time::Duration;
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use self::any::AnyStore;
 pub use self::error::{StoreError, StoreErrorKind};
 
