@@ -10,13 +10,14 @@ use crate::shell::{cargo, run, works};
 pub(crate) fn test(inputs: &Path, args: &[String]) -> anyhow::Result<()> {
     build()?;
     let postgres = Postgres::start()?;
-    let mut tests = runner(&Runner::found(), &[], args);
-    run(with_environment(&mut tests, &postgres, inputs))?;
     if args.is_empty() {
+        // First, so that the run closes on the tests' own summary.
         let mut documentation = cargo();
         documentation.args(["test", "--quiet", "--doc", "--workspace"]);
         run(with_environment(&mut documentation, &postgres, inputs))?;
     }
+    let mut tests = runner(&Runner::found(), &[], args);
+    run(with_environment(&mut tests, &postgres, inputs))?;
     eprintln!("xtask: all tests passed");
     Ok(())
 }

@@ -78,8 +78,8 @@ fn pause(random: &mut Random) -> Duration {
 
 /// Some keys take longer than a lease with every attempt, so that a stale one ends while the next is at work.
 fn work(key: &str, random: &mut Random) -> Duration {
-    let is_slow = key.ends_with('7');
-    if is_slow { Duration::from_millis(200 + random.below(300)) } else { pause(random) }
+    let slow = if testkit::soaking() { 700 } else { 200 };
+    if key.ends_with('7') { Duration::from_millis(slow + random.below(slow + 100)) } else { pause(random) }
 }
 
 fn key_of(call: &Call) -> String {
