@@ -45,7 +45,7 @@ impl Tally {
         for phase in phases.keys() {
             *self.caught.entry(*phase).or_default() += 1;
         }
-        println!("SOAK: kill {:03} ({name}): {flying} in flight: {}", self.kills, listed(phases));
+        println!("kill {:03} ({name}): {flying} in flight: {}", self.kills, listed(phases));
     }
 }
 
