@@ -1,5 +1,6 @@
 //! The chores of the repository: `cargo xtask test` and its siblings.
 
+mod fuzz;
 mod postgres;
 mod setup;
 mod shell;
@@ -44,6 +45,14 @@ enum Chore {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Tries the readers of foreign bytes with mutated inputs; a failure is reported with its input.
+    Fuzz {
+        /// How long each target is tried.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// One target only: key, json, form, multipart, encoding or config.
+        target: Option<String>,
+    },
     /// Runs what the continuous integration runs.
     Ci,
 }
@@ -71,6 +80,7 @@ fn perform(chore: Chore) -> anyhow::Result<()> {
             let inputs = prepare(no_setup)?;
             soak::run(&inputs, &args)
         }
+        Chore::Fuzz { seconds, target } => fuzz::fuzz(seconds, target.as_deref()),
         Chore::Ci => run(std::process::Command::new("bash").arg(".ci/run").current_dir(workspace())),
     }
 }

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod laws;
 mod number;
+#[cfg(test)]
+mod rfc8785;
 
 pub(crate) use number::Number;
 

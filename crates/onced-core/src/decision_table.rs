@@ -165,6 +165,8 @@ fn parts(body: &'static str) -> RequestParts {
         path: "/charges".to_owned(),
         query: String::new(),
         media_type: "application/json".to_owned(),
+        boundary: String::new(),
+        coding: String::new(),
         body: Bytes::from_static(body.as_bytes()),
     }
 }

@@ -5,6 +5,7 @@ mod body;
 mod execute;
 mod key;
 mod passing;
+mod prepare;
 mod settle;
 mod upstream;
 
@@ -14,8 +15,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use onced::core::fingerprint::{Fingerprint, RequestParts, media_type_of};
-use onced::core::key::{Key, KeyError};
+use onced::core::fingerprint::Fingerprint;
+use onced::core::key::Key;
 use onced::guard::{Begun, Guard, Pace};
 use onced::http::respond::{self, Problem, Subject};
 use onced::store::AnyStore;
@@ -24,12 +25,9 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use self::body::{AnyBody, whole};
-use self::key::Derived;
+use self::prepare::{Prepared, prepare};
 use self::upstream::Upstreams;
-use crate::config::{Config, KeySource, Match, Route};
-
-/// Bodies over this size are read into keys and fingerprints off the threads that serve.
-const SMALL_BODY: usize = 64 * 1024;
+use crate::config::{Config, Match, Route};
 
 /// What the gateway takes in.
 pub(crate) type Incoming = Request<axum::body::Body>;
@@ -91,9 +89,9 @@ impl Gateway {
             Ok(body) => body,
             Err(problem) => return self.refuse(&problem, Some(&subject_of(route, None)), &route.lease),
         };
-        let key = match derive(route, &parts.headers, &body).await {
-            Ok(Derived::Key(key)) => key,
-            Ok(Derived::Pass) => {
+        let (key, fingerprint) = match prepare(route, &parts, &body).await {
+            Ok(Prepared::Keyed(key, fingerprint)) => (key, fingerprint),
+            Ok(Prepared::Pass) => {
                 self.note_unprotected(route);
                 return passing::pass_whole(&self.upstreams, route, parts, body).await;
             }
@@ -112,7 +110,7 @@ impl Gateway {
         let lease = route.lease;
         let (answer, answered) = oneshot::channel();
         let gateway = self.clone();
-        self.running.spawn(async move { gateway.deliver(delivery, answer).await });
+        self.running.spawn(async move { gateway.deliver(delivery, fingerprint, answer).await });
         match answered.await {
             Ok(response) => response,
             // The task panicked: the record stays as it is, and nobody is told more than that.
@@ -121,13 +119,13 @@ impl Gateway {
     }
 
     /// Decides about one delivery, and executes it where it is this one's to execute. Nothing cancels it.
-    async fn deliver(&self, delivery: Delivery, answer: oneshot::Sender<Outgoing>) {
+    async fn deliver(&self, delivery: Delivery, fingerprint: Fingerprint, answer: oneshot::Sender<Outgoing>) {
         let scope = &delivery.route.name;
         tracing::debug!(target: "onced::phase", phase = "received", %scope, key = delivery.key.shortened());
         let request = onced::guard::Request {
             scope: scope.clone(),
             key: delivery.key.clone(),
-            fingerprint: fingerprint(&delivery).await,
+            fingerprint,
             policy: delivery.route.policy(),
             pace: Pace { heartbeat: delivery.route.heartbeat, max_execution: delivery.route.max_execution },
         };
@@ -204,33 +202,4 @@ fn subject_of(route: &Route, key: Option<&Key>) -> Subject {
 
 fn is_safe(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(method)
-}
-
-async fn derive(route: &Route, headers: &http::HeaderMap, body: &Bytes) -> Result<Derived, Problem> {
-    if body.len() <= SMALL_BODY || matches!(route.key.source, KeySource::Off | KeySource::Header { .. }) {
-        return key::derive(&route.key, headers, body);
-    }
-    let (rule, headers, body) = (route.key.clone(), headers.clone(), body.clone());
-    let derived = tokio::task::spawn_blocking(move || key::derive(&rule, &headers, &body)).await;
-    derived.unwrap_or(Err(Problem::KeyInvalid(KeyError::Malformed)))
-}
-
-async fn fingerprint(delivery: &Delivery) -> Fingerprint {
-    let content_type = delivery.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let parts = RequestParts {
-        method: delivery.method.as_str().to_owned(),
-        path: delivery.uri.path().to_owned(),
-        query: delivery.uri.query().unwrap_or("").to_owned(),
-        media_type: content_type.map(media_type_of).unwrap_or_default(),
-        body: delivery.body.clone(),
-    };
-    let recipe = delivery.route.fingerprint.clone();
-    if parts.body.len() <= SMALL_BODY {
-        return Fingerprint::new(parts, recipe);
-    }
-    let again = (parts.clone(), recipe.clone());
-    match tokio::task::spawn_blocking(move || Fingerprint::new(parts, recipe)).await {
-        Ok(made) => made,
-        Err(_) => Fingerprint::new(again.0, again.1),
-    }
 }

@@ -5,6 +5,7 @@ mod o_30_2_failing_statements;
 mod o_30_2_held_write_lock;
 mod o_30_3_lost_confirmation;
 mod o_30_4_two_processes_one_file;
+mod o_30_5_nul_and_half_a_pair;
 mod o_30_6_ledger_gone;
 mod o_30_7_restart;
 mod wire;

@@ -55,6 +55,17 @@ impl Gateway {
 
     /// As [`Gateway::start`], with more top-level settings and more settings of the store.
     pub(crate) async fn start_with(database: &Database, top: &str, store: &str, routes: &str) -> Self {
+        Self::start_among(database, top, store, routes, &[]).await
+    }
+
+    /// As [`Gateway::start_with`], with more variables of the environment.
+    pub(crate) async fn start_among(
+        database: &Database,
+        top: &str,
+        store: &str,
+        routes: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let folder = tempfile::tempdir().expect("a folder for the configuration");
         let url = database.url();
@@ -62,7 +73,8 @@ impl Gateway {
             "listen = \"{address}\"\n{top}\n[store]\nurl = \"{url}\"\n{store}\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\n{routes}"
         );
         std::fs::write(folder.path().join("onced.toml"), text).expect("the configuration can be written");
-        let mut env = Vec::new();
+        let mut env: Vec<(String, String)> =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         if !testkit::soaking() {
             env.push(("ONCED_TEST_TENTHS".to_owned(), "1".to_owned()));
         }

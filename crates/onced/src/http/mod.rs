@@ -1,4 +1,6 @@
-//! The HTTP contract: what a decision looks like as status, headers and problem, and which headers are kept.
+//! The HTTP contract: what a decision looks like as status, headers and problem, which headers are kept, and how a body is
+//! decoded.
 
+pub mod encoding;
 pub mod headers;
 pub mod respond;

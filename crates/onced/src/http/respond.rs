@@ -186,7 +186,7 @@ impl Problem {
                 "body-unreadable",
                 StatusCode::BAD_REQUEST,
                 "The request's body could not be read",
-                "The body broke off, or its framing is wrong. Nothing was stored.",
+                "The body broke off, its framing is wrong, or it is not encoded as its Content-Encoding says. Nothing was stored.",
                 Retry::Never,
                 None,
             ),

@@ -1,6 +1,7 @@
 //! What the configuration promises: defaults, inheritance, flags, matching and notices.
 
 mod example;
+mod fuzz;
 mod refusals;
 
 use std::collections::BTreeMap;

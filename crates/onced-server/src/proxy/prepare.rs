@@ -1,0 +1,74 @@
+//! What has to be known of a request before its record is looked for: its key and its fingerprint. Both come from the
+//! decoded body, while the upstream gets the bytes as they were sent.
+
+use bytes::Bytes;
+use http::request::Parts;
+use onced::core::fingerprint::{Fingerprint, RequestParts, boundary_of, media_type_of};
+use onced::core::key::Key;
+use onced::http::encoding::{self, Undecodable};
+use onced::http::respond::Problem;
+
+use super::key::{Derived, derive};
+use crate::config::{KeySource, Route};
+
+/// Larger bodies, and those that may become larger, are read off the threads that serve.
+const SMALL_BODY: usize = 64 * 1024;
+
+/// What came of reading a request.
+#[derive(Debug)]
+pub(super) enum Prepared {
+    /// It has a key.
+    Keyed(Key, Fingerprint),
+    /// It has none, and the route lets such requests pass.
+    Pass,
+}
+
+/// Reads key and fingerprint.
+pub(super) async fn prepare(route: &Route, head: &Parts, body: &Bytes) -> Result<Prepared, Problem> {
+    if body.len() <= SMALL_BODY && !encoding::is_encoded(&head.headers) {
+        return read(route, head, body);
+    }
+    let (route, head, body) = (route.clone(), head.clone(), body.clone());
+    let read = tokio::task::spawn_blocking(move || read(&route, &head, &body)).await;
+    // It panicked: nothing is known about the request, so nothing is executed.
+    read.unwrap_or(Err(Problem::StoreUnavailable))
+}
+
+fn read(route: &Route, head: &Parts, body: &Bytes) -> Result<Prepared, Problem> {
+    // What passes for want of a key in its headers is none of ours: its body is not looked into.
+    let from_headers = match route.key.source {
+        KeySource::Off | KeySource::Header { .. } => Some(derive(&route.key, &head.headers, body)?),
+        KeySource::Pointer(_) | KeySource::Agent(_) => None,
+    };
+    if matches!(from_headers, Some(Derived::Pass)) {
+        return Ok(Prepared::Pass);
+    }
+    let (body, coding) = match encoding::decode(&head.headers, body, route.max_request_bytes) {
+        Ok(decoded) => (decoded, String::new()),
+        Err(Undecodable::Unknown(coding)) => (body.clone(), coding),
+        Err(Undecodable::TooLarge) => return Err(Problem::BodyTooLarge { limit: route.max_request_bytes }),
+        Err(Undecodable::Malformed) => return Err(Problem::BodyUnreadable),
+    };
+    let derived = match from_headers {
+        Some(derived) => derived,
+        None => derive(&route.key, &head.headers, &body)?,
+    };
+    Ok(match derived {
+        Derived::Key(key) => Prepared::Keyed(key, fingerprint(route, head, body, coding)),
+        Derived::Pass => Prepared::Pass,
+    })
+}
+
+fn fingerprint(route: &Route, head: &Parts, body: Bytes, coding: String) -> Fingerprint {
+    let content_type = head.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let parts = RequestParts {
+        method: head.method.as_str().to_owned(),
+        path: head.uri.path().to_owned(),
+        query: head.uri.query().unwrap_or("").to_owned(),
+        media_type: content_type.map(media_type_of).unwrap_or_default(),
+        boundary: content_type.map(boundary_of).unwrap_or_default(),
+        coding,
+        body,
+    };
+    Fingerprint::new(parts, route.fingerprint.clone())
+}
