@@ -281,7 +281,7 @@ fn refuse_early(seen: &Seen, settle: Option<Duration>) -> anyhow::Result<()> {
 fn settle_of(scope: &Scope, given: Option<Duration>, config: Option<&config::Config>) -> anyhow::Result<Duration> {
     let route = config.and_then(|config| {
         let mut routes = config.routes.iter().chain(&config.default_route);
-        routes.find(|route| route.name == *scope)
+        routes.find(|route| route.is_of(scope))
     });
     match (route.map(|route| route.settle), given) {
         (Some(least), Some(given)) if given < least => bail!(

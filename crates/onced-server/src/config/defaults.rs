@@ -35,5 +35,6 @@ pub(crate) const SETTLE_FLOOR: Duration = Duration::from_secs(60);
 pub(crate) const SETTLE_TIMEOUTS: u32 = 2;
 pub(crate) const RETENTION: Duration = Duration::from_secs(7 * DAY);
 pub(crate) const DOWNSTREAM_WINDOW: Duration = Duration::from_secs(24 * HOUR);
+pub(crate) const RATE_PER: Duration = Duration::from_secs(1);
 pub(crate) const MAX_REQUEST_BYTES: u64 = 1 << 20;
 pub(crate) const MAX_RESPONSE_BYTES: u64 = 1 << 20;

@@ -1,7 +1,6 @@
 //! Reads the file: its top, `[store]`, `[log]`, and the routes, with the flags before all of it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::time::Duration;
 
 use onced_core::key::Scope;
@@ -120,28 +119,8 @@ fn read_url(entry: &Entry<'_>) -> Option<StoreUrl> {
         return None;
     };
     section.refuse_unknown();
-    let outside = entry.document.outside;
-    let (source, text) = match (section.get("env"), section.get("file")) {
-        (Some(env), None) => {
-            let text = outside.variable(env.text("DATABASE_URL")?).filter(|text| !text.is_empty());
-            if text.is_none() {
-                env.refuse("is an environment variable that is not set; set it, or name another one");
-            }
-            (env, text?)
-        }
-        (None, Some(file)) => {
-            let read = outside.file(Path::new(file.text("/run/secrets/database-url")?));
-            let text = read.map_err(|error| {
-                file.refuse(format!("cannot be read ({error}); name a file that this process may read"));
-            });
-            (file, text.ok()?)
-        }
-        (Some(_), Some(_)) | (None, None) => {
-            entry.refuse(format!("must name one place; {right}"));
-            return None;
-        }
-    };
-    StoreUrl::parse(text.trim()).map_err(|message| source.refuse(format!("holds a text that {message}"))).ok()
+    let (source, text) = outside::kept(entry, &section, right)?;
+    StoreUrl::parse(&text).map_err(|message| source.refuse(format!("holds a text that {message}"))).ok()
 }
 
 fn read_schema(entry: &Entry<'_>) -> Option<String> {

@@ -1,6 +1,7 @@
 //! The configuration of the gateway: one TOML file, or a few flags, read once at the start and refused as a whole
 //! when anything in it is wrong.
 
+mod caller;
 mod defaults;
 mod document;
 mod errors;
@@ -27,11 +28,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+pub(crate) use caller::{RateLimit, Tenant};
 pub(crate) use errors::{ConfigError, ConfigErrors, Position};
 pub(crate) use flags::{Flags, effect_from_word};
 pub(crate) use key_rule::{AgentParts, KeyRule, KeySource, Missing, PartSource, Tool, WithinStep};
 pub(crate) use matching::Match;
-pub(crate) use route::Route;
+pub(crate) use route::{BodySyntax, Route};
 pub(crate) use settings::reference_table;
 pub(crate) use store_url::StoreUrl;
 pub(crate) use upstream::Upstream;

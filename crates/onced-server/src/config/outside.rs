@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::document::{Entry, Section};
+
 /// The surroundings of the process, so that tests can bring their own.
 pub(crate) trait Outside {
     /// The value of an environment variable; `None` where it is not set or not text.
@@ -31,4 +33,30 @@ pub(crate) fn tick(outside: &dyn Outside) -> Duration {
         Some("1") => Duration::from_millis(100),
         Some(_) | None => Duration::from_secs(1),
     }
+}
+
+/// The text that `{ env = … }` or `{ file = … }` points to, without the blanks around it, and the entry that does.
+pub(super) fn kept<'a>(entry: &Entry<'a>, section: &Section<'a>, right: &str) -> Option<(Entry<'a>, String)> {
+    let outside = entry.document.outside;
+    let (source, text) = match (section.get("env"), section.get("file")) {
+        (Some(env), None) => {
+            let text = outside.variable(env.text("DATABASE_URL")?).filter(|text| !text.is_empty());
+            if text.is_none() {
+                env.refuse("is an environment variable that is not set; set it, or name another one");
+            }
+            (env, text?)
+        }
+        (None, Some(file)) => {
+            let read = outside.file(Path::new(file.text("/run/secrets/database-url")?));
+            let text = read.map_err(|error| {
+                file.refuse(format!("cannot be read ({error}); name a file that this process may read"));
+            });
+            (file, text.ok()?)
+        }
+        (Some(_), Some(_)) | (None, None) => {
+            entry.refuse(format!("must name one place; {right}"));
+            return None;
+        }
+    };
+    Some((source, text.trim().to_owned()))
 }

@@ -6,13 +6,14 @@ use onced_core::decision::{MismatchPolicy, OnUnknown};
 use onced_core::fingerprint::BodyRecipe;
 use onced_core::key::Scope;
 
+use super::caller::{self, Tenant};
 use super::defaults as d;
 use super::document::{Entry, Section};
 use super::key_rule::{KeyRule, KeySource, Missing};
 use super::limits;
 use super::lists;
 use super::path::PathPattern;
-use super::route::Route;
+use super::route::{BodySyntax, Route};
 use super::upstream::Upstream;
 use super::values::Layers;
 use onced_core::failure::{Effect, FinalPolicy, On5xx};
@@ -53,6 +54,12 @@ pub(super) fn read(
     let complete = name.is_some() && path.is_some() && upstream.is_some();
     let identity = stand_in(name, path, upstream, effect)?;
     let route = read_settings(&layers, identity, KeyRule::standard(Missing::Refuse), tick);
+    if let Some(entry) = section.get("name").filter(|_| complete && route.lacks_room_for_a_tenant()) {
+        entry.refuse(format!(
+            "is too long beside a tenant, which stands before it in the scope; write at most {} characters",
+            caller::LONGEST_NAME
+        ));
+    }
     complete.then_some(route)
 }
 
@@ -108,6 +115,9 @@ fn read_settings(layers: &Layers<'_, '_>, identity: Identity, standard_key: KeyR
         methods: layers.read("methods", None, |entry| lists::methods(entry).map(Some)).value,
         upstream,
         effect: effect.unwrap_or(Effect::External),
+        tenant: layers.read("tenant", Tenant::None, caller::tenant).value,
+        rate_limit: layers.read("rate_limit", None, caller::rate_limit).value,
+        body_syntax: layers.read("body_syntax", BodySyntax::Any, Entry::word).value,
         key,
         fingerprint,
         mismatch: layers.read("mismatch", MismatchPolicy::Reject, Entry::word).value,

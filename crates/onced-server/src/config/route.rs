@@ -10,6 +10,7 @@ use onced_core::key::Scope;
 use onced_core::lease::Lease;
 use onced_core::retention::Retention;
 
+use super::caller::{LONGEST_NAME, RateLimit, Tenant};
 use super::key_rule::{KeyRule, KeySource};
 use super::path::PathPattern;
 use super::upstream::Upstream;
@@ -28,6 +29,12 @@ pub(crate) struct Route {
     pub(crate) upstream: Upstream,
     /// What the upstream does with a request.
     pub(crate) effect: Effect,
+    /// Whose keys these are.
+    pub(crate) tenant: Tenant,
+    /// How often one caller may send.
+    pub(crate) rate_limit: Option<RateLimit>,
+    /// What every body must be.
+    pub(crate) body_syntax: BodySyntax,
     /// Where the key comes from.
     pub(crate) key: KeyRule,
     /// What of the body tells two requests apart.
@@ -82,6 +89,17 @@ impl Route {
         }
     }
 
+    /// Whether keys of that scope, of whichever tenant, are this route's.
+    pub(crate) fn is_of(&self, scope: &Scope) -> bool {
+        let name = scope.as_str().split_once(':').map_or(scope.as_str(), |(_, name)| name);
+        name == self.name.as_str()
+    }
+
+    /// Whether the name is too long to stand behind a tenant.
+    pub(super) fn lacks_room_for_a_tenant(&self) -> bool {
+        self.tenant != Tenant::None && self.name.as_str().len() > LONGEST_NAME
+    }
+
     /// Whether the route is for that method.
     pub(crate) fn takes(&self, method: &Method) -> bool {
         self.methods.as_ref().is_none_or(|methods| methods.contains(method))
@@ -91,6 +109,19 @@ impl Route {
     pub(crate) fn is_keyed(&self) -> bool {
         self.key.source != KeySource::Off
     }
+}
+
+/// What every body of a route must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodySyntax {
+    /// Anything.
+    Any,
+    /// JSON.
+    Json,
+}
+
+impl Words for BodySyntax {
+    const WORDS: &'static [(&'static str, Self)] = &[("any", Self::Any), ("json", Self::Json)];
 }
 
 impl Words for Effect {

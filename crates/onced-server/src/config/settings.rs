@@ -28,10 +28,16 @@ pub(crate) enum Place {
     Fingerprint,
     /// `conversation = { … }`, `step = { … }`, `tool = { … }`
     Part,
+    /// `tenant = { … }`
+    Tenant,
+    /// An element of `tokens = [ … ]`
+    Token,
+    /// `rate_limit = { … }`
+    RateLimit,
 }
 
 impl Place {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Top,
         Self::Store,
         Self::StoreUrl,
@@ -41,6 +47,9 @@ impl Place {
         Self::Key,
         Self::Fingerprint,
         Self::Part,
+        Self::Tenant,
+        Self::Token,
+        Self::RateLimit,
     ];
 
     /// How messages and the reference call it.
@@ -55,6 +64,9 @@ impl Place {
             Self::Key => "in `key = { … }`",
             Self::Fingerprint => "in `fingerprint = { … }`",
             Self::Part => "in `conversation`, `step` or `tool` of an agent's key",
+            Self::Tenant => "in `tenant = { … }`",
+            Self::Token => "in an element of `tokens`",
+            Self::RateLimit => "in `rate_limit = { … }`",
         }
     }
 }
@@ -110,7 +122,7 @@ const fn setting(place: Place, name: &'static str, default: Standard, meaning: &
     Setting { place, name, default, meaning }
 }
 
-use Place::{Defaults, Fingerprint, Key, Log, Part, Route, Store, StoreUrl, Top};
+use Place::{Defaults, Fingerprint, Key, Log, Part, RateLimit, Route, Store, StoreUrl, Tenant, Token, Top};
 use Standard::{Bytes, Follows, Nothing, Number, Required, Text, Time, Word};
 
 /// Every setting, in the order of the reference.
@@ -134,6 +146,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Route, "path", Required, "`/api/order` is that path alone, `/api/order/*` every path that begins with `/api/order/`. An exact path goes before a longer beginning, that before a shorter one."),
     setting(Route, "upstream", Required, "Where the route's requests go, `http://host:port`."),
     setting(Route, "effect", Required, "What the upstream does: `same-database`, `idempotent` or `external`."),
+    setting(Defaults, "tenant", Word("none"), "Whose keys these are: `none` (all callers share them), or `{ from = … }`. A caller without a tenant gets 401."),
+    setting(Defaults, "rate_limit", Word("none"), "How often one caller may send: `{ requests = …, per = … }`. Over it the answer is 429. Callers are told apart by `tenant`; without one all are one caller."),
+    setting(Defaults, "body_syntax", Word("any"), "`json`: a body that is not JSON (RFC 8259) gets 400, whatever its media type says."),
     setting(Defaults, "methods", Nothing, "The methods that the route is for; all where it is not written. `GET`, `HEAD`, `OPTIONS` and `TRACE` pass through without a key."),
     setting(Defaults, "key", Word("required"), "Where the key comes from: `required` or `optional` (the header `Idempotency-Key`), `off`, or `{ from = … }`."),
     setting(Defaults, "fingerprint", Follows("`\"all\"`; for an agent's key with `arguments`, those"), "What of the body tells two requests apart: `all`, `raw`, `none`, `{ only = … }` or `{ ignore = … }`."),
@@ -168,11 +183,20 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Fingerprint, "ignore", Nothing, "JSON pointers: everything else of the body counts."),
     setting(Part, "header", Nothing, "The header that holds it."),
     setting(Part, "pointer", Nothing, "Where it is in the JSON body."),
+    setting(Tenant, "from", Required, "`header` (set by a trusted proxy), `bearer` (the caller's token) or `jwt` (a claim of a JWT that something in front has verified; it is not verified here)."),
+    setting(Tenant, "header", Follows("`\"Authorization\"` where `from = \"jwt\"`"), "The header that names the tenant, or that holds the JWT."),
+    setting(Tenant, "tokens", Nothing, "`from = \"bearer\"`: the tokens that are known, `[{ tenant = …, env = … }]`. Without the list every token is a tenant of its own, by its hash: not for tokens that change between a request and its retry."),
+    setting(Tenant, "claim", Nothing, "`from = \"jwt\"`: the claim that names the tenant."),
+    setting(Token, "tenant", Required, "Whose token it is."),
+    setting(Token, "env", Nothing, "The environment variable that holds the token."),
+    setting(Token, "file", Nothing, "The file that holds the token."),
+    setting(RateLimit, "requests", Required, "How many requests."),
+    setting(RateLimit, "per", Time(d::RATE_PER), "In how much time; a day at most."),
+    setting(RateLimit, "burst", Follows("`requests`"), "How many at once."),
 ];
 
 /// Words of later versions, with what to do until then.
-const LATER: [(&str, &str); 5] = [
-    ("tenant", "let the client's keys differ by caller until then"),
+const LATER: [(&str, &str); 4] = [
     ("contract", "set `final`, `retention` and `methods` themselves"),
     ("wait", "a duplicate of a running request gets 409 with Retry-After"),
     ("reconcile_url", "an unknown outcome is held for a person"),

@@ -193,7 +193,7 @@ impl Attempt {
     }
 
     pub(super) fn scope(&self) -> &Scope {
-        &self.delivery.route.name
+        &self.delivery.scope
     }
 
     /// Says where the attempt is. Written at once, so that after a crash the last line is true.

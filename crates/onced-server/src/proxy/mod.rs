@@ -2,6 +2,7 @@
 //! of its own, so that a client that hangs up stops nothing.
 
 mod body;
+mod caller;
 mod execute;
 mod key;
 mod passing;
@@ -16,7 +17,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use onced::core::fingerprint::Fingerprint;
-use onced::core::key::Key;
+use onced::core::key::{Key, Scope};
 use onced::guard::{Begun, Guard, Pace};
 use onced::http::respond::{self, Problem, Subject};
 use onced::store::AnyStore;
@@ -25,6 +26,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use self::body::{AnyBody, whole};
+use self::caller::{Limits, SharedKeys};
 use self::prepare::{Prepared, prepare};
 use self::upstream::Upstreams;
 use crate::config::{Config, Match, Route};
@@ -39,6 +41,8 @@ pub(crate) struct Gateway {
     config: Config,
     guard: Guard<AnyStore>,
     upstreams: Upstreams,
+    limits: Limits,
+    shared_keys: SharedKeys,
     running: TaskTracker,
     unprotected: AtomicU64,
 }
@@ -46,6 +50,7 @@ pub(crate) struct Gateway {
 /// A request with all that is needed to execute it, more than once if need be.
 pub(crate) struct Delivery {
     pub(crate) route: Route,
+    pub(crate) scope: Scope,
     pub(crate) key: Key,
     pub(crate) method: Method,
     pub(crate) uri: http::Uri,
@@ -56,7 +61,17 @@ pub(crate) struct Delivery {
 
 impl Gateway {
     pub(crate) fn new(config: Config, guard: Guard<AnyStore>) -> Self {
-        Self { config, guard, upstreams: Upstreams::new(), running: TaskTracker::new(), unprotected: AtomicU64::new(0) }
+        let limits = Limits::new(config.routes.iter().chain(&config.default_route));
+        let (running, unprotected) = (TaskTracker::new(), AtomicU64::new(0));
+        Self {
+            config,
+            guard,
+            upstreams: Upstreams::new(),
+            limits,
+            shared_keys: SharedKeys::default(),
+            running,
+            unprotected,
+        }
     }
 
     pub(crate) fn guard(&self) -> &Guard<AnyStore> {
@@ -85,9 +100,13 @@ impl Gateway {
         }
         let received_at = Instant::now();
         let (parts, body) = request.into_parts();
+        let scope = match self.admit(route, &parts.headers) {
+            Ok(scope) => scope,
+            Err(problem) => return self.refuse(&problem, Some(&subject_of(&route.name, None)), &route.lease),
+        };
         let body = match body::read(body, route.max_request_bytes).await {
             Ok(body) => body,
-            Err(problem) => return self.refuse(&problem, Some(&subject_of(route, None)), &route.lease),
+            Err(problem) => return self.refuse(&problem, Some(&subject_of(&scope, None)), &route.lease),
         };
         let (key, fingerprint) = match prepare(route, &parts, &body).await {
             Ok(Prepared::Keyed(key, fingerprint)) => (key, fingerprint),
@@ -95,10 +114,11 @@ impl Gateway {
                 self.note_unprotected(route);
                 return passing::pass_whole(&self.upstreams, route, parts, body).await;
             }
-            Err(problem) => return self.refuse(&problem, Some(&subject_of(route, None)), &route.lease),
+            Err(problem) => return self.refuse(&problem, Some(&subject_of(&scope, None)), &route.lease),
         };
         let delivery = Delivery {
             route: route.clone(),
+            scope,
             key,
             method: parts.method,
             uri: parts.uri,
@@ -106,7 +126,7 @@ impl Gateway {
             body,
             received_at,
         };
-        let subject = subject_of(route, Some(&delivery.key));
+        let subject = subject_of(&delivery.scope, Some(&delivery.key));
         let lease = route.lease;
         let (answer, answered) = oneshot::channel();
         let gateway = self.clone();
@@ -120,7 +140,7 @@ impl Gateway {
 
     /// Decides about one delivery, and executes it where it is this one's to execute. Nothing cancels it.
     async fn deliver(&self, delivery: Delivery, fingerprint: Fingerprint, answer: oneshot::Sender<Outgoing>) {
-        let scope = &delivery.route.name;
+        let scope = &delivery.scope;
         tracing::debug!(target: "onced::phase", phase = "received", %scope, key = delivery.key.shortened());
         let request = onced::guard::Request {
             scope: scope.clone(),
@@ -170,6 +190,14 @@ impl Gateway {
         let _ = answer.send(response.map(whole));
     }
 
+    /// The scope of a caller that is known and may send now.
+    fn admit(&self, route: &Route, headers: &http::HeaderMap) -> Result<Scope, Problem> {
+        let scope = caller::scope_of(route, headers)?;
+        self.limits.check(route, &scope)?;
+        self.shared_keys.look_at(route, headers);
+        Ok(scope)
+    }
+
     fn refuse(&self, problem: &Problem, subject: Option<&Subject>, lease: &Lease) -> Outgoing {
         let lease = Lease { tick: self.config.tick, ..*lease };
         tracing::info!(target: "onced::deliver", code = problem.code(), "refused");
@@ -186,7 +214,7 @@ impl Gateway {
 fn note(delivery: &Delivery, decision: &str, attempt: u32, status: u16) {
     tracing::info!(
         target: "onced::deliver",
-        scope = %delivery.route.name,
+        scope = %delivery.scope,
         key = delivery.key.shortened(),
         decision,
         attempt,
@@ -196,8 +224,8 @@ fn note(delivery: &Delivery, decision: &str, attempt: u32, status: u16) {
     );
 }
 
-fn subject_of(route: &Route, key: Option<&Key>) -> Subject {
-    Subject { scope: route.name.clone(), key: key.cloned(), expires_at: None }
+fn subject_of(scope: &Scope, key: Option<&Key>) -> Subject {
+    Subject { scope: scope.clone(), key: key.cloned(), expires_at: None }
 }
 
 fn is_safe(method: &Method) -> bool {

@@ -9,7 +9,7 @@ use onced::http::encoding::{self, Undecodable};
 use onced::http::respond::Problem;
 
 use super::key::{Derived, derive};
-use crate::config::{KeySource, Route};
+use crate::config::{BodySyntax, KeySource, Route};
 
 /// Larger bodies, and those that may become larger, are read off the threads that serve.
 const SMALL_BODY: usize = 64 * 1024;
@@ -49,6 +49,9 @@ fn read(route: &Route, head: &Parts, body: &Bytes) -> Result<Prepared, Problem> 
         Err(Undecodable::TooLarge) => return Err(Problem::BodyTooLarge { limit: route.max_request_bytes }),
         Err(Undecodable::Malformed) => return Err(Problem::BodyUnreadable),
     };
+    if route.body_syntax == BodySyntax::Json && !(coding.is_empty() && is_json(&body)) {
+        return Err(Problem::BodyInvalid);
+    }
     let derived = match from_headers {
         Some(derived) => derived,
         None => derive(&route.key, &head.headers, &body)?,
@@ -57,6 +60,11 @@ fn read(route: &Route, head: &Parts, body: &Bytes) -> Result<Prepared, Problem> 
         Derived::Key(key) => Prepared::Keyed(key, fingerprint(route, head, body, coding)),
         Derived::Pass => Prepared::Pass,
     })
+}
+
+/// By its syntax alone (RFC 8259), in constant memory however deep it is.
+fn is_json(body: &[u8]) -> bool {
+    std::str::from_utf8(body).is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok())
 }
 
 fn fingerprint(route: &Route, head: &Parts, body: Bytes, coding: String) -> Fingerprint {

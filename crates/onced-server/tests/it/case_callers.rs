@@ -4,5 +4,6 @@
 
 mod o_01;
 mod o_06;
+mod o_12;
 mod o_13;
 mod o_29;

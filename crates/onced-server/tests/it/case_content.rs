@@ -7,6 +7,7 @@ mod o_11_look_alikes;
 mod o_14_key_syntax;
 mod o_16_the_first_answer;
 mod o_17_empty_and_binary;
+mod o_19_which_answers_are_kept;
 
 use std::net::SocketAddr;
 

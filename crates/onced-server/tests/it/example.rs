@@ -16,6 +16,8 @@ use crate::same_database_app::{self, Work};
 const EXAMPLE: &str = include_str!("../../../../onced.example.toml");
 const ONCED: &str = env!("CARGO_BIN_EXE_onced");
 const NOTHING: [(&str, &str); 0] = [];
+/// Who calls, where a route has tenants.
+const TENANT: &str = "acme";
 const UPSTREAM: &str = "\nupstream = \"http://127.0.0.1:3000\"\n";
 
 /// A route as the file describes it.
@@ -31,6 +33,8 @@ struct Told {
     /// A known key with another request is only noted.
     notes_mismatch: bool,
     stored_headers: Vec<String>,
+    /// The header that names the tenant, where there are tenants.
+    tenant: Option<String>,
 }
 
 #[derive(Debug)]
@@ -101,6 +105,7 @@ fn told(route: &toml::Value) -> Told {
         ignored: texts(field("fingerprint").and_then(|fingerprint| fingerprint.get("ignore"))),
         notes_mismatch: field("mismatch").is_some_and(|mismatch| text(mismatch) == "note"),
         stored_headers: texts(field("store_headers")),
+        tenant: field("tenant").map(|tenant| text(&tenant["header"])),
     }
 }
 
@@ -110,10 +115,16 @@ fn set(body: &mut Value, pointer: &str, value: &str) {
 }
 
 impl Told {
+    fn scope(&self) -> String {
+        let tenant = self.tenant.iter().map(|_| format!("{TENANT}:"));
+        tenant.chain([self.name.clone()]).collect()
+    }
+
     /// A request of that content, with its key or without; `ignored` goes where nothing counts.
     fn request(&self, content: u32, places: &[Place], ignored: &str) -> Request {
         let mut body = json!({ "content": content, "arguments": { "content": content } });
         let mut headers = vec![("Content-Type".to_owned(), "application/json".to_owned())];
+        headers.extend(self.tenant.clone().map(|header| (header, TENANT.to_owned())));
         for pointer in &self.ignored {
             set(&mut body, pointer, ignored);
         }
@@ -213,6 +224,11 @@ async fn deliver(served: &Served, route: &Told) -> usize {
     }
     assert_eq!(served.calls(route), 1, "{}", route.name);
 
+    if route.tenant.is_some() {
+        let stranger = Request::new(&route.method, &route.path).body("{}").key("k");
+        let refused = served.send(&stranger.header("content-type", "application/json")).await;
+        assert_eq!((refused.status, code(&refused)), (401, json!("caller-unknown")), "{}", route.name);
+    }
     // Each part of a key is needed.
     for absent in 0..places.len() {
         let mut rest = places.clone();
@@ -260,7 +276,7 @@ async fn each_route(backend: Backend) {
     let rows = database.sql().text(&format!("SELECT scope, count(*) FROM {table} GROUP BY scope")).await;
     let known: BTreeSet<(String, String)> = rows.iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     let keyed = routes.iter().filter(|route| !matches!(route.key, KeyTold::Off));
-    assert_eq!(known, keyed.map(|route| (route.name.clone(), "1".to_owned())).collect());
+    assert_eq!(known, keyed.map(|route| (route.scope(), "1".to_owned())).collect());
     let of_the_app = routes.iter().filter(|route| route.same_database).count();
     assert_eq!(same_database_app::orders(&database).await, i64::try_from(of_the_app).unwrap());
 
@@ -286,7 +302,7 @@ async fn the_example_is_sound_and_shows_every_setting() {
     let file = file.to_str().expect("a path of plain characters");
     let mut check = Process::spawn(ONCED, ["config", "check", file], NOTHING);
     assert!(check.wait(LIMIT).await.success(), "{:?}", check.stderr().all());
-    assert!(check.stdout().all().iter().any(|line| line.contains("is sound: 8 routes")), "{:?}", check.stdout().all());
+    assert!(check.stdout().all().iter().any(|line| line.contains("is sound: 9 routes")), "{:?}", check.stdout().all());
 
     let mut reference = Process::spawn(ONCED, ["config", "reference"], NOTHING);
     assert!(reference.wait(LIMIT).await.success());

@@ -21,13 +21,22 @@ pub(crate) struct Work {
     /// The answer, and what it stores.
     pub(crate) status: u16,
     pub(crate) body: String,
+    /// What it answers instead, after its commit.
+    pub(crate) then_answers: Option<u16>,
     /// Whether it writes and commits at all.
     pub(crate) commits: bool,
 }
 
 impl Work {
     pub(crate) fn ok(body: &str) -> Self {
-        Self { before: Duration::ZERO, after: Duration::ZERO, status: 200, body: body.to_owned(), commits: true }
+        Self {
+            before: Duration::ZERO,
+            after: Duration::ZERO,
+            status: 200,
+            body: body.to_owned(),
+            then_answers: None,
+            commits: true,
+        }
     }
 
     /// Answers so without writing anything.
@@ -80,7 +89,7 @@ async fn run(sql: &Sql, backend: Backend, call: &Call, work: Work) -> Reply {
     if work.commits && !commit(sql, backend, call, &work).await {
         return Reply::status(409).json(r#"{"lost":"another attempt has taken over"}"#).without_effect();
     }
-    let reply = Reply::status(work.status).json(work.body).delay_answer(work.after);
+    let reply = Reply::status(work.then_answers.unwrap_or(work.status)).json(work.body).delay_answer(work.after);
     if work.commits { reply.with_effect() } else { reply.without_effect() }
 }
 

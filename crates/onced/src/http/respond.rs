@@ -58,6 +58,15 @@ pub enum Problem {
         /// The limit in bytes.
         limit: u64,
     },
+    /// The caller has no credential, a wrong one, or names no tenant.
+    CallerUnknown,
+    /// The caller sends more than its route allows.
+    RateLimited {
+        /// How long to wait.
+        retry_after: Duration,
+    },
+    /// The request's body is not what its route asks for.
+    BodyInvalid,
     /// The request's body broke off, or could not be read.
     BodyUnreadable,
     /// No route matches, and there is no upstream for what matches none.
@@ -182,6 +191,30 @@ impl Problem {
                 retry: Retry::Never,
                 retry_after: None,
             },
+            Self::CallerUnknown => shape(
+                "caller-unknown",
+                StatusCode::UNAUTHORIZED,
+                "The caller is not known",
+                "This route needs to know whose key it is: the request has no credential that names a tenant, or a wrong one.",
+                Retry::Never,
+                None,
+            ),
+            Self::RateLimited { retry_after } => shape(
+                "rate-limited",
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too many requests",
+                "This caller sends more than the route allows. Nothing was stored. Send the same request again after Retry-After.",
+                Retry::SameKey,
+                Some(*retry_after),
+            ),
+            Self::BodyInvalid => shape(
+                "body-invalid",
+                StatusCode::BAD_REQUEST,
+                "The request's body is not valid",
+                "This route takes JSON. Nothing was stored: a corrected request may use the same key.",
+                Retry::Never,
+                None,
+            ),
             Self::BodyUnreadable => shape(
                 "body-unreadable",
                 StatusCode::BAD_REQUEST,
@@ -239,6 +272,9 @@ pub fn problem(problem: &Problem, subject: Option<&Subject>, lease: &Lease) -> R
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if shape.status == StatusCode::UNAUTHORIZED {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"onced\""));
+    }
     if let Some(wait) = shape.retry_after {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(lease.retry_after_ticks(wait)));
     }
@@ -301,6 +337,9 @@ mod tests {
             (Problem::UpstreamUnreachable { retry_after: wait }, 502, "upstream-unreachable", "same-key", Some("2")),
             (Problem::AttemptsExhausted, 409, "attempts-exhausted", "never", None),
             (Problem::BodyTooLarge { limit: 5 }, 413, "body-too-large", "never", None),
+            (Problem::CallerUnknown, 401, "caller-unknown", "never", None),
+            (Problem::RateLimited { retry_after: wait }, 429, "rate-limited", "same-key", Some("2")),
+            (Problem::BodyInvalid, 400, "body-invalid", "never", None),
         ];
         for (cause, status, code, retry, retry_after) in rows {
             let response = problem(&cause, None, &LEASE);

@@ -51,7 +51,14 @@ fn the_defaults_of_the_reference_are_the_true_ones() {
             Place::Store => "[store]",
             Place::Log => "[log]",
             Place::Defaults => "[defaults]",
-            Place::Route | Place::StoreUrl | Place::Key | Place::Fingerprint | Place::Part => continue,
+            Place::Route
+            | Place::StoreUrl
+            | Place::Key
+            | Place::Fingerprint
+            | Place::Part
+            | Place::Tenant
+            | Place::Token
+            | Place::RateLimit => continue,
         };
         let text = match &setting.default {
             Standard::Required | Standard::Nothing | Standard::Follows(_) => continue,
@@ -86,6 +93,15 @@ fn the_example_and_the_reference_show_every_setting() {
 fn every_setting_of_the_table_is_read() {
     let outside = MadeUp { variables: [("DB", "sqlite:a.db")].into(), ..MadeUp::default() };
     let text = with_everything_in_force().replace("url = \"sqlite:onced.db\"", "url = { env = \"DB\" }");
+    // What an example cannot have in force: it would need a secret, or a second kind of the same.
+    let also = |name, tenant| {
+        format!(
+            "[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nupstream = \"http://app:1\"\neffect = \"external\"\ntenant = {tenant}\n"
+        )
+    };
+    let listed = also("listed", "{ from = \"bearer\", tokens = [{ tenant = \"acme\", env = \"DB\" }] }");
+    let claim = also("claim", "{ from = \"jwt\", claim = \"org\", header = \"X-Token\" }");
+    let text = format!("{text}\n{listed}\n{claim}");
     let document = Document::new("onced.toml", &text, &outside);
     let root = document.tables();
     let config = super::super::file::read(&document, &root, &Flags::default());

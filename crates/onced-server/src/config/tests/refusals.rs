@@ -123,7 +123,6 @@ fn a_routes_own_settings() {
             ("name = \"orders\"\npath = \"/o*\"", "5:1", "write \"/api/order/*\""),
             ("name = \"orders\"\npath = \"/o/../p\"", "5:1", "write \"/p\""),
             ("name = \"orders\"\npath = \"/_onced/x\"", "5:1", "where the gateway's own endpoints are"),
-            ("name = \"orders\"\npath = \"/o\"\ntenant = \"bearer\"", "6:1", "`tenant`; it is not in this version"),
             (
                 "name = \"orders\"\npath = \"/o\"\nleese = \"1s\"",
                 "6:1",
@@ -347,4 +346,55 @@ fn a_file_that_says_nothing_or_is_not_there_is_refused() {
     assert!(read("").unwrap_err().to_string().starts_with("onced.toml: there is nothing to serve; add upstream = "));
     let errors = Config::load(Path::new("/nowhere/onced.toml")).unwrap_err().to_string();
     assert!(errors.starts_with("/nowhere/onced.toml: cannot be read ("), "{errors}");
+}
+
+#[test]
+fn callers() {
+    let effect = format!("{ROUTE}effect = \"external\"\n");
+    check(
+        &effect,
+        "",
+        &[
+            ("tenant = \"bearer\"", "6:1", "does not say who calls; write \"none\""),
+            ("tenant = { header = \"X-Tenant\" }", "6:1", "has no `from`; add from = \"bearer\""),
+            ("tenant = { from = \"cookie\" }", "6:12", "is not known; write \"header\", \"bearer\" or \"jwt\""),
+            ("tenant = { from = \"header\" }", "6:1", "has no `header`; add"),
+            ("tenant = { from = \"jwt\" }", "6:1", "has no `claim`; add"),
+            ("tenant = { from = \"bearer\", claim = \"sub\" }", "6:29", "belongs to from = \"jwt\"; take it out"),
+            ("tenant = { from = \"bearer\", tokens = [] }", "6:29", "is empty, so that nobody could call"),
+            ("tenant = { from = \"bearer\", tokens = [\"s3cret\"] }", "6:39", "a token is not written here"),
+            ("tenant = { from = \"bearer\", tokens = [{ tenant = \"a\" }] }", "6:39", "must name one place"),
+            (
+                "tenant = { from = \"bearer\", tokens = [{ tenant = \"a\", env = \"UNSET\" }] }",
+                "6:55",
+                "is an environment variable that is not set",
+            ),
+            ("rate_limit = 100", "6:1", "is no limit; write { requests = 100, per = \"1s\" }"),
+            ("rate_limit = { per = \"1s\" }", "6:1", "has no `requests`; add"),
+            ("rate_limit = { requests = 0 }", "6:16", "is not a whole number from 1"),
+            ("rate_limit = { requests = 1, per = \"2days\" }", "6:1", "counts over more than a day"),
+            ("body_syntax = \"xml\"", "6:1", "is not known; write \"any\" or \"json\""),
+        ],
+    );
+    let long = "n".repeat(48);
+    let text = format!(
+        "[[route]]\nname = \"{long}\"\npath = \"/o\"\nupstream = \"http://app:1\"\neffect = \"external\"\ntenant = {{ from = \"bearer\" }}"
+    );
+    let errors = read(&text).unwrap_err().to_string();
+    assert!(errors.contains("onced.toml:2:1: ") && errors.contains("at most 47 characters"), "{errors}");
+    assert!(
+        !read(&format!("{effect}tenant = {{ from = \"bearer\", tokens = [\"s3cret\"] }}"))
+            .unwrap_err()
+            .to_string()
+            .contains("s3cret")
+    );
+}
+
+#[test]
+fn one_token_belongs_to_one_tenant() {
+    let outside = MadeUp { variables: [("A", "same"), ("B", "same ")].into(), ..MadeUp::default() };
+    let tokens = "[{ tenant = \"a\", env = \"A\" }, { tenant = \"b\", env = \"B\" }]";
+    let text = format!("{ROUTE}effect = \"external\"\ntenant = {{ from = \"bearer\", tokens = {tokens} }}");
+    let errors = read_in(&outside, &text).unwrap_err().to_string();
+    assert!(errors.contains("holds the same token as one before it") && !errors.contains("same \""), "{errors}");
 }
