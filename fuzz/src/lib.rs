@@ -13,6 +13,7 @@ use std::fmt;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mutate::Random;
@@ -82,12 +83,16 @@ pub fn run(
     seed: u64,
     target: impl Fn(&[u8]) -> u64,
 ) -> Result<Report, Box<Failure>> {
+    // The hook is the whole process's, in which tests may run side by side.
+    let _alone = HOOK.lock().unwrap_or_else(PoisonError::into_inner);
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|info| LAST_PANIC.set(info.to_string())));
     let result = tries(corpus, time, seed, &target);
     panic::set_hook(hook);
     result
 }
+
+static HOOK: Mutex<()> = Mutex::new(());
 
 thread_local! {
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };

@@ -46,10 +46,16 @@ pub fn key_from_pointer(body: &[u8], pointer: &Pointer) -> Result<Option<Key>, K
     text_from_pointer(body, pointer)?.map(|text| Key::new(&text)).transpose()
 }
 
-/// The JSON value at a place of a JSON body, in its canonical form; `None` where there is none or the body is no JSON.
-pub fn json_at(body: &[u8], pointer: &Pointer) -> Option<Vec<u8>> {
-    let document = canonical::parse_of_any_size(body).ok()?;
-    document.get(pointer).map(canonical::Json::canonical)
+/// The JSON value at a place of a JSON body, in its canonical form. `Ok(None)` where there is none, or no body.
+///
+/// # Errors
+/// [`KeyError::Malformed`] where the body is no JSON: it may hold a value there for somebody else.
+pub fn json_at(body: &[u8], pointer: &Pointer) -> Result<Option<Vec<u8>>, KeyError> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let document = canonical::parse_of_any_size(body).map_err(|_| KeyError::Malformed)?;
+    Ok(document.get(pointer).map(canonical::Json::canonical))
 }
 
 /// Keys of tool calls, from what survives a retry: the conversation (or run) and its step.

@@ -28,7 +28,8 @@ pub struct RequestParts {
     pub query: String,
     /// The media type in lower case without parameters, as [`media_type_of`] gives it.
     pub media_type: String,
-    /// The boundary of a multipart form, as [`boundary_of`] gives it. It counts only where the form cannot be read.
+    /// The boundary of a multipart form, or what stands in its place, as [`boundary_of`] gives it. It counts only where
+    /// the form cannot be read.
     pub boundary: String,
     /// The content codings that could not be undone, and under which the body still is; empty where it is plain.
     pub coding: String,

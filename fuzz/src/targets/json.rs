@@ -10,12 +10,12 @@ const JSON: &str = "application/json";
 pub(crate) fn target(input: &[u8]) -> u64 {
     let Ok(whole) = Pointer::parse("") else { return 0 };
     let _ = text_from_pointer(input, &whole);
-    let Some(canonical) = json_at(input, &whole) else {
+    let Ok(Some(canonical)) = json_at(input, &whole) else {
         // It counts by its bytes.
         assert_ne!(hash_of(JSON, "", input), hash_of(JSON, "", &[input, b" "].concat()));
         return outcome(shape(input));
     };
-    assert_eq!(json_at(&canonical, &whole).as_deref(), Some(&canonical[..]), "the canonical form is stable");
+    assert_eq!(json_at(&canonical, &whole).as_ref(), Ok(&Some(canonical.clone())), "the canonical form is stable");
     assert_eq!(hash_of(JSON, "", input), hash_of(JSON, "", &canonical), "and the same request");
     assert_eq!(hash_of(JSON, "", input), hash_of(JSON, "", &[b"\n", input, b"\t"].concat()));
     assert_ne!(hash_of(JSON, "", input), hash_of(JSON, "", &[b"[", input, b"]"].concat()));

@@ -7,18 +7,23 @@ use crate::key::Parts;
 
 /// More parts than any form has; what has more counts by its raw bytes.
 const MAX_PARTS: usize = 10_000;
+/// More headers in one part, or parameters in one header, than any sender writes: each costs more memory than its bytes.
+const MAX_HEADERS: usize = 64;
+const MAX_PARAMETERS: usize = 8;
 /// By RFC 2046.
 const MAX_BOUNDARY: usize = 70;
 
-/// The boundary in a `Content-Type`; empty where there is none, more than one, or none that every reader would read so.
+/// The boundary in a `Content-Type`. Where there is none, more than one, or none that every reader would read so, it is
+/// whatever stands behind the media type, which is then no boundary: it begins with `;`.
 #[must_use]
 pub fn boundary_of(content_type: &str) -> String {
     let Some((_, rest)) = content_type.split_once(';') else { return String::new() };
-    let Some(parameters) = parameters(rest.as_bytes()) else { return String::new() };
+    let unsound = || format!(";{rest}");
+    let Some(parameters) = parameters(rest.as_bytes()) else { return unsound() };
     let mut found = parameters.into_iter().filter(|(name, _)| name == "boundary").map(|(_, value)| value);
     match (found.next(), found.next()) {
         (Some(boundary), None) if is_boundary(boundary) => String::from_utf8_lossy(boundary).into_owned(), // is ASCII
-        _ => String::new(),
+        _ => unsound(),
     }
 }
 
@@ -73,11 +78,13 @@ fn add_part(hash: Parts, part: &[u8]) -> Option<Parts> {
             "content-disposition" if disposition.is_none() => disposition = Some(form_data(value)?),
             "content-type" if media_type.is_none() => media_type = Some(value),
             "content-disposition" | "content-type" => return None,
+            _ if others.len() == MAX_HEADERS => return None,
             _ => others.push((name, value)),
         }
     }
-    let (name, filename) = disposition?;
+    let Disposition { name, filename, extended } = disposition?;
     let hash = add_optional(hash.add("part").add(name), filename);
+    let hash = extended.into_iter().fold(hash, |hash, value| hash.add("filename*").add(value));
     let hash = add_optional(hash, media_type);
     let hash = others.into_iter().fold(hash, |hash, (name, value)| hash.add("header").add(name).add(value));
     Some(hash.add("content").add(content))
@@ -100,22 +107,29 @@ fn header(line: &[u8]) -> Option<(String, &[u8])> {
     sound.then(|| (String::from_utf8_lossy(name).to_ascii_lowercase(), value)) // a token is ASCII
 }
 
-/// The name and the file name of a `Content-Disposition: form-data`. Another parameter (`filename*`), which some readers
-/// look at and others do not, is unusual.
-fn form_data(value: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+/// What a `Content-Disposition: form-data` says.
+struct Disposition<'a> {
+    name: &'a [u8],
+    filename: Option<&'a [u8]>,
+    /// `filename*`, which some readers look at and others do not: it counts beside the other.
+    extended: Option<&'a [u8]>,
+}
+
+fn form_data(value: &[u8]) -> Option<Disposition<'_>> {
     let end = value.iter().position(|byte| *byte == b';')?;
     if !trimmed(&value[..end]).eq_ignore_ascii_case(b"form-data") {
         return None;
     }
-    let (mut name, mut filename) = (None, None);
+    let (mut name, mut filename, mut extended) = (None, None, None);
     for (parameter, value) in parameters(&value[end + 1..])? {
         match parameter.as_str() {
             "name" if name.is_none() => name = Some(value),
             "filename" if filename.is_none() => filename = Some(value),
+            "filename*" if extended.is_none() => extended = Some(value),
             _ => return None,
         }
     }
-    Some((name?, filename))
+    Some(Disposition { name: name?, filename, extended })
 }
 
 /// `a=b; c="d"`: names in lower case, values without their quotes. `None` where readers disagree: on a backslash within
@@ -126,7 +140,7 @@ fn parameters(mut rest: &[u8]) -> Option<Vec<(String, &[u8])>> {
         rest = trimmed(rest);
         let equals = rest.iter().position(|byte| *byte == b'=')?;
         let (name, after) = (&rest[..equals], &rest[equals + 1..]);
-        if !is_token(name) {
+        if !is_token(name) || found.len() == MAX_PARAMETERS {
             return None;
         }
         let (value, after) = if let Some(quoted) = after.strip_prefix(b"\"") {

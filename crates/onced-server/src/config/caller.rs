@@ -1,6 +1,8 @@
 //! Who calls a route, and how often it may: `tenant`, `rate_limit`.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -15,6 +17,9 @@ use super::values::Words;
 /// Longer names leave no room for a tenant before them.
 pub(super) const LONGEST_NAME: usize = 47;
 
+/// What is counted must fit into 64 bits of nanoseconds; no burst needs longer.
+const LONGEST_BURST: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+
 /// Where the tenant is named whose keys these are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Tenant {
@@ -23,7 +28,7 @@ pub(crate) enum Tenant {
     /// In a header that a trusted proxy sets.
     Header(HeaderName),
     /// By a bearer token of this list.
-    Listed(Vec<Token>),
+    Listed(Tokens),
     /// The hash of whatever bearer token comes.
     Hashed,
     /// In a claim of a JWT that something in front has verified.
@@ -35,21 +40,14 @@ pub(crate) enum Tenant {
     },
 }
 
-/// A token of the list, as its digest, and whose it is.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Token {
-    digest: [u8; 32],
-    pub(crate) tenant: String,
-}
+/// The tokens that are known, by their digests, with whose they are. Cloning shares them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tokens(Arc<HashMap<[u8; 32], String>>);
 
-impl Token {
-    fn new(secret: &str, tenant: &str) -> Self {
-        Self { digest: digest(secret), tenant: tenant.to_owned() }
-    }
-
-    /// Whether that is the token. Digests are compared, so that the time which it takes tells nothing of the token.
-    pub(crate) fn is(&self, credential: &str) -> bool {
-        self.digest == digest(credential)
+impl Tokens {
+    /// Whose token it is. Digests are compared, so that the time which it takes tells nothing of a token.
+    pub(crate) fn tenant_of(&self, credential: &str) -> Option<&str> {
+        self.0.get(&digest(credential)).map(String::as_str)
     }
 }
 
@@ -57,10 +55,10 @@ fn digest(secret: &str) -> [u8; 32] {
     Sha256::digest(secret).into()
 }
 
-/// Shows whose token it is, and nothing of it.
-impl fmt::Debug for Token {
+/// Shows how many, and nothing of them.
+impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token(of {})", self.tenant)
+        write!(f, "{} tokens", self.0.len())
     }
 }
 
@@ -109,7 +107,7 @@ pub(super) fn tenant(entry: &Entry<'_>) -> Option<Tenant> {
         }
     }
     let read = match from {
-        From::Header => Tenant::Header(section.required("header", "header = \"X-Tenant\"")?.header_name()?),
+        From::Header => Tenant::Header(plain_header(&section.required("header", "header = \"X-Tenant\"")?)?),
         From::Bearer => match section.get("tokens") {
             Some(entry) => Tenant::Listed(tokens(&entry)?),
             None => Tenant::Hashed,
@@ -125,23 +123,36 @@ pub(super) fn tenant(entry: &Entry<'_>) -> Option<Tenant> {
     sound.then_some(read)
 }
 
-fn tokens(entry: &Entry<'_>) -> Option<Vec<Token>> {
+/// A tenant stands in the ledger, in logs and in answers, so that no credential may be one.
+fn plain_header(entry: &Entry<'_>) -> Option<HeaderName> {
+    let name = entry.header_name()?;
+    if ["authorization", "proxy-authorization", "cookie"].contains(&name.as_str()) {
+        entry.refuse(
+            "holds a credential, and a tenant is stored and shown; write from = \"bearer\", which stores a hash",
+        );
+        return None;
+    }
+    Some(name)
+}
+
+fn tokens(entry: &Entry<'_>) -> Option<Tokens> {
     let elements = entry.elements("[{ tenant = \"acme\", env = \"ACME_TOKEN\" }]")?;
     if elements.is_empty() {
         entry.refuse("is empty, so that nobody could call; take it out for the hash of whatever token comes");
         return None;
     }
-    let read: Vec<Token> = elements.iter().map(token).collect::<Option<_>>()?;
-    for (at, (token, element)) in read.iter().zip(&elements).enumerate() {
-        if read.iter().take(at).any(|other| other.digest == token.digest) {
+    let mut known = HashMap::new();
+    for element in &elements {
+        let (digest, tenant) = token(element)?;
+        if known.insert(digest, tenant).is_some() {
             element.refuse("holds the same token as one before it; a token must belong to one tenant");
             return None;
         }
     }
-    Some(read)
+    Some(Tokens(Arc::new(known)))
 }
 
-fn token(element: &Entry<'_>) -> Option<Token> {
+fn token(element: &Entry<'_>) -> Option<([u8; 32], String)> {
     let right = "write { tenant = \"acme\", env = \"ACME_TOKEN\" } or { tenant = \"acme\", file = \"PATH\" }";
     let Some(section) = element.section(&[Place::Token]) else {
         // Perhaps the token itself: it is not shown.
@@ -155,7 +166,7 @@ fn token(element: &Entry<'_>) -> Option<Token> {
         element.refuse("has no tenant, or its token is empty or holds more than printable ASCII without spaces");
         return None;
     }
-    Some(Token::new(&secret, tenant))
+    Some((digest(&secret), tenant.to_owned()))
 }
 
 /// Reads `rate_limit`.
@@ -180,6 +191,10 @@ pub(super) fn rate_limit(entry: &Entry<'_>) -> Option<Option<RateLimit>> {
     };
     if per > Duration::from_secs(24 * 60 * 60) {
         entry.refuse("counts over more than a day; write per = \"1day\" at most");
+        return None;
+    }
+    if (per / requests).saturating_mul(burst) > LONGEST_BURST {
+        entry.refuse("takes over a month to allow its burst again; write a smaller burst");
         return None;
     }
     Some(Some(RateLimit { requests, per, burst }))

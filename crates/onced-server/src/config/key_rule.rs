@@ -122,6 +122,21 @@ impl From {
 const LATER: [&str; 3] = ["provider", "composite", "hash"];
 
 impl KeyRule {
+    /// Whether (a part of) the key is in the body.
+    pub(crate) fn looks_into_body(&self) -> bool {
+        let in_body = |part: &PartSource| matches!(part, PartSource::Pointer(_));
+        match &self.source {
+            KeySource::Off | KeySource::Header { .. } => false,
+            KeySource::Pointer(_) => true,
+            KeySource::Agent(parts) => {
+                in_body(&parts.conversation)
+                    || in_body(&parts.step)
+                    || matches!(&parts.tool, Tool::From(part) if in_body(part))
+                    || parts.within_step == WithinStep::ByArguments
+            }
+        }
+    }
+
     /// A key in the header `Idempotency-Key`.
     pub(crate) fn standard(missing: Missing) -> Self {
         Self { source: KeySource::Header { name: standard_header() }, missing }

@@ -40,14 +40,14 @@ pub(super) fn kept<'a>(entry: &Entry<'a>, section: &Section<'a>, right: &str) ->
     let outside = entry.document.outside;
     let (source, text) = match (section.get("env"), section.get("file")) {
         (Some(env), None) => {
-            let text = outside.variable(env.text("DATABASE_URL")?).filter(|text| !text.is_empty());
+            let text = outside.variable(env.text("NAME")?).filter(|text| !text.is_empty());
             if text.is_none() {
                 env.refuse("is an environment variable that is not set; set it, or name another one");
             }
             (env, text?)
         }
         (None, Some(file)) => {
-            let read = outside.file(Path::new(file.text("/run/secrets/database-url")?));
+            let read = outside.file(Path::new(file.text("/run/secrets/name")?));
             let text = read.map_err(|error| {
                 file.refuse(format!("cannot be read ({error}); name a file that this process may read"));
             });

@@ -53,6 +53,7 @@ pub(super) fn read(
     // What is still missing gets a stand-in, so that the other settings are checked in the same run.
     let complete = name.is_some() && path.is_some() && upstream.is_some();
     let identity = stand_in(name, path, upstream, effect)?;
+    refuse_without_keys(&layers);
     let route = read_settings(&layers, identity, KeyRule::standard(Missing::Refuse), tick);
     if let Some(entry) = section.get("name").filter(|_| complete && route.lacks_room_for_a_tenant()) {
         entry.refuse(format!(
@@ -151,6 +152,16 @@ fn standard_fingerprint(key: &KeyRule) -> BodyRecipe {
             parts.arguments.clone().map_or(BodyRecipe::All, |arguments| BodyRecipe::Only(vec![arguments]))
         }
         KeySource::Off | KeySource::Header { .. } | KeySource::Pointer(_) => BodyRecipe::All,
+    }
+}
+
+/// Where no key is looked at, neither is the caller nor the body: such a setting would only seem to protect.
+fn refuse_without_keys(layers: &Layers<'_, '_>) {
+    if layers.get("key").is_some_and(|entry| entry.value.as_str() == Some("off")) {
+        for entry in ["tenant", "rate_limit", "body_syntax"].iter().filter_map(|name| layers.own_entry(name)) {
+            entry
+                .refuse("means something only where keys are looked at, and this route has key = \"off\"; take it out");
+        }
     }
 }
 

@@ -148,7 +148,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Route, "effect", Required, "What the upstream does: `same-database`, `idempotent` or `external`."),
     setting(Defaults, "tenant", Word("none"), "Whose keys these are: `none` (all callers share them), or `{ from = … }`. A caller without a tenant gets 401."),
     setting(Defaults, "rate_limit", Word("none"), "How often one caller may send: `{ requests = …, per = … }`. Over it the answer is 429. Callers are told apart by `tenant`; without one all are one caller."),
-    setting(Defaults, "body_syntax", Word("any"), "`json`: a body that is not JSON (RFC 8259) gets 400, whatever its media type says."),
+    setting(Defaults, "body_syntax", Word("any"), "`json`: a request with a key whose body is not JSON (RFC 8259) gets 400, whatever its media type says."),
     setting(Defaults, "methods", Nothing, "The methods that the route is for; all where it is not written. `GET`, `HEAD`, `OPTIONS` and `TRACE` pass through without a key."),
     setting(Defaults, "key", Word("required"), "Where the key comes from: `required` or `optional` (the header `Idempotency-Key`), `off`, or `{ from = … }`."),
     setting(Defaults, "fingerprint", Follows("`\"all\"`; for an agent's key with `arguments`, those"), "What of the body tells two requests apart: `all`, `raw`, `none`, `{ only = … }` or `{ ignore = … }`."),

@@ -2,6 +2,7 @@
 //! answer tells a stranger whether a key exists.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,16 +18,18 @@ use sha2::{Digest, Sha256};
 
 use crate::config::{RateLimit, Route, Tenant};
 
-/// So many callers are counted one by one; further ones share a count, so that strangers cannot fill the memory.
-const COUNTED_CALLERS: usize = 100_000;
+/// Callers are dealt out over so many counts, by chance anew in each process: strangers can neither fill the memory nor
+/// choose whose count they share.
+const COUNTS: u64 = 1 << 16;
 
 /// The scope of a request's key: the route's name, behind the tenant where the route has tenants.
 pub(super) fn scope_of(route: &Route, headers: &HeaderMap) -> Result<Scope, Problem> {
     let tenant = match &route.tenant {
         Tenant::None => return Ok(route.name.clone()),
         Tenant::Header(name) => one_value(headers, name).map(str::to_owned),
-        Tenant::Listed(tokens) => bearer(headers)
-            .and_then(|credential| tokens.iter().find(|token| token.is(credential)).map(|t| t.tenant.clone())),
+        Tenant::Listed(tokens) => {
+            bearer(headers).and_then(|credential| tokens.tenant_of(credential)).map(str::to_owned)
+        }
         Tenant::Hashed => bearer(headers).map(hashed),
         Tenant::Claim { header, claim } => jwt(headers, header).and_then(|jwt| claim_of(jwt, claim)),
     };
@@ -35,10 +38,10 @@ pub(super) fn scope_of(route: &Route, headers: &HeaderMap) -> Result<Scope, Prob
     Scope::with_tenant(&tenant, &route.name).map_err(|_| Problem::CallerUnknown)
 }
 
-/// The value of a header that comes once.
+/// The value of a header that comes once, in UTF-8.
 fn one_value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     let mut values = headers.get_all(name).iter();
-    let value = values.next()?.to_str().ok()?.trim();
+    let value = std::str::from_utf8(values.next()?.as_bytes()).ok()?.trim();
     values.next().is_none().then_some(value)
 }
 
@@ -92,25 +95,24 @@ impl SharedKeys {
 /// The limits of all routes that have one.
 pub(super) struct Limits {
     of: HashMap<Scope, Limiter>,
+    dealt: RandomState,
     clock: DefaultClock,
 }
 
-type Limiter = DefaultKeyedRateLimiter<String>;
+type Limiter = DefaultKeyedRateLimiter<u64>;
 
 impl Limits {
     pub(super) fn new<'r>(routes: impl Iterator<Item = &'r Route>) -> Self {
         let limiter = |route: &Route| Some((route.name.clone(), Limiter::keyed(quota(&route.rate_limit?)?)));
-        Self { of: routes.filter_map(limiter).collect(), clock: DefaultClock::default() }
+        let of = routes.filter_map(limiter).collect();
+        Self { of, dealt: RandomState::new(), clock: DefaultClock::default() }
     }
 
     /// Counts a request of that caller.
     pub(super) fn check(&self, route: &Route, caller: &Scope) -> Result<(), Problem> {
         let Some(limiter) = self.of.get(&route.name) else { return Ok(()) };
-        if limiter.len() >= COUNTED_CALLERS {
-            limiter.retain_recent();
-        }
-        let caller = if limiter.len() < COUNTED_CALLERS { caller.to_string() } else { String::new() };
-        limiter.check_key(&caller).map_err(|until| {
+        let count = self.dealt.hash_one(caller) % COUNTS;
+        limiter.check_key(&count).map_err(|until| {
             let retry_after = until.wait_time_from(self.clock.now()).max(Duration::from_millis(1));
             Problem::RateLimited { retry_after }
         })

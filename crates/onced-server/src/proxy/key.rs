@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
-use onced::core::derive::{AgentKey, AgentKeyError, key_from_pointer, text_from_pointer};
+use onced::core::derive::{AgentKey, AgentKeyError, json_at, key_from_pointer, text_from_pointer};
 use onced::core::key::{Key, KeyError, key_from_header_lines};
 use onced::http::respond::Problem;
 
@@ -57,7 +57,8 @@ fn agent(parts: &AgentParts, headers: &HeaderMap, body: &Bytes) -> Result<Option
     let key = match parts.within_step {
         WithinStep::OnePerTool => step.call(&tool),
         WithinStep::ByArguments => {
-            let arguments = parts.arguments.as_ref().and_then(|pointer| onced::core::derive::json_at(body, pointer));
+            let arguments = parts.arguments.as_ref().map(|pointer| json_at(body, pointer).map_err(Problem::KeyInvalid));
+            let arguments = arguments.transpose()?.flatten();
             step.call_by_arguments(&tool, &arguments.unwrap_or_default())
         }
     };

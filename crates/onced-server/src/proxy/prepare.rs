@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::request::Parts;
 use onced::core::fingerprint::{Fingerprint, RequestParts, boundary_of, media_type_of};
-use onced::core::key::Key;
+use onced::core::key::{Key, KeyError};
 use onced::http::encoding::{self, Undecodable};
 use onced::http::respond::Problem;
 
@@ -52,6 +52,10 @@ fn read(route: &Route, head: &Parts, body: &Bytes) -> Result<Prepared, Problem> 
     if route.body_syntax == BodySyntax::Json && !(coding.is_empty() && is_json(&body)) {
         return Err(Problem::BodyInvalid);
     }
+    // Read by somebody who can undo the coding, the body may say another key.
+    if !coding.is_empty() && route.key.looks_into_body() {
+        return Err(Problem::KeyInvalid(KeyError::Malformed));
+    }
     let derived = match from_headers {
         Some(derived) => derived,
         None => derive(&route.key, &head.headers, &body)?,
@@ -62,21 +66,28 @@ fn read(route: &Route, head: &Parts, body: &Bytes) -> Result<Prepared, Problem> 
     })
 }
 
-/// By its syntax alone (RFC 8259), in constant memory however deep it is.
+/// By its syntax alone (RFC 8259), without recursion however deep it is.
 fn is_json(body: &[u8]) -> bool {
     std::str::from_utf8(body).is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok())
 }
 
 fn fingerprint(route: &Route, head: &Parts, body: Bytes, coding: String) -> Fingerprint {
-    let content_type = head.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = content_type(head);
     let parts = RequestParts {
         method: head.method.as_str().to_owned(),
         path: head.uri.path().to_owned(),
         query: head.uri.query().unwrap_or("").to_owned(),
-        media_type: content_type.map(media_type_of).unwrap_or_default(),
-        boundary: content_type.map(boundary_of).unwrap_or_default(),
+        media_type: media_type_of(&content_type),
+        boundary: boundary_of(&content_type),
         coding,
         body,
     };
     Fingerprint::new(parts, route.fingerprint.clone())
+}
+
+/// The `Content-Type`, byte for character, so that none is taken for another; several lines are one that nothing reads.
+fn content_type(head: &Parts) -> String {
+    let lines = head.headers.get_all(http::header::CONTENT_TYPE).iter();
+    let lines = lines.map(|line| line.as_bytes().iter().copied().map(char::from).collect::<String>());
+    lines.collect::<Vec<_>>().join(", ")
 }

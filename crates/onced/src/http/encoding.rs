@@ -33,6 +33,9 @@ pub enum Undecodable {
 /// # Errors
 /// See [`Undecodable`].
 pub fn decode(headers: &HeaderMap, body: &Bytes, limit: u64) -> Result<Bytes, Undecodable> {
+    if body.is_empty() {
+        return Ok(Bytes::new());
+    }
     let names = codings(headers);
     let known = names.iter().map(|name| Coding::of(name)).collect::<Option<Vec<_>>>();
     let Some(known) = known.filter(|known| known.len() <= MAX_CODINGS) else {
@@ -40,7 +43,7 @@ pub fn decode(headers: &HeaderMap, body: &Bytes, limit: u64) -> Result<Bytes, Un
     };
     let mut decoded = body.clone();
     // They are named in the order in which they were applied.
-    for coding in known.into_iter().rev().filter(|_| !body.is_empty()) {
+    for coding in known.into_iter().rev() {
         decoded = coding.undo(&decoded, limit)?.into();
     }
     Ok(decoded)
@@ -167,7 +170,7 @@ mod tests {
         check(&["deflate", "gzip"], &gzip(&zlib(&plain)));
         check(&["gzip,gzip,\tgzip"], &gzip(&gzip(&gzip(&plain))));
         check(&["gzip"], &[gzip(&plain[..7]), gzip(&plain[7..])].concat());
-        for lines in [["gzip"], ["deflate"], ["identity"]] {
+        for lines in [["gzip"], ["deflate"], ["identity"], ["br"]] {
             assert_eq!(decode_of(&lines, b""), Ok(Vec::new()), "{lines:?}");
         }
         assert_eq!(decode_of(&["gzip"], &gzip(b"")), Ok(Vec::new()));

@@ -1,7 +1,7 @@
 //! What makes two multipart forms the same, and what is left to the raw bytes.
 
 use super::super::{BodyRecipe, Fingerprint, RequestHash, RequestParts};
-use super::{MAX_PARTS, boundary_of};
+use super::{MAX_HEADERS, MAX_PARAMETERS, MAX_PARTS, boundary_of, is_boundary};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -122,7 +122,9 @@ fn anything_unusual_is_left_to_the_raw_bytes() {
         with("Content-Disposition: form-data"),
         with("Content-Disposition: form-data; filename=\"a\""),
         with("Content-Disposition: form-data; name=\"a\"; name=\"b\""),
-        with("Content-Disposition: form-data; name=\"a\"; filename=\"b\"; filename*=utf-8''c"),
+        with("Content-Disposition: form-data; name=\"a\"; filename=\"b\"; filename*=c; filename*=c"),
+        with(&format!("Content-Disposition: form-data; name=\"a\"{}", "; x=y".repeat(MAX_PARAMETERS))),
+        with(&format!("{TITLE}{}", "\r\na: b".repeat(MAX_HEADERS + 1))),
         with("Content-Disposition: form-data; name=\"a"),
         with("Content-Disposition: form-data; name=\"a\"b"),
         with("Content-Disposition: form-data; name=\"a\\\"b\""),
@@ -190,7 +192,25 @@ fn the_boundary_of_a_content_type() {
         (&format!("multipart/form-data; boundary={long}"), &long),
         (&format!("multipart/form-data; boundary={long}x"), ""),
     ] {
-        assert_eq!(boundary_of(content_type), boundary, "{content_type}");
+        // What is no boundary stands as it is, so that another one is another.
+        let whole = content_type.find(';').map_or("", |at| &content_type[at..]);
+        let instead = if boundary.is_empty() { whole } else { boundary };
+        assert_eq!(boundary_of(content_type), instead, "{content_type}");
+        assert!(!boundary.is_empty() || !is_boundary(instead.as_bytes()), "{content_type}");
+    }
+}
+
+#[test]
+fn both_spellings_of_a_file_name_count() {
+    let of = |boundary: &str, more: &str| {
+        let head = format!("Content-Disposition: form-data; name=\"f\"{more}");
+        hash(boundary, form(boundary, &[(head.as_str(), b"x".as_slice())]))
+    };
+    let names = ["", "; filename=a", "; filename*=a", "; filename=a; filename*=a", "; filename=a; filename*=utf-8''b"];
+    let distinct: HashSet<_> = names.iter().map(|more| of("A", more)).collect();
+    assert_eq!(distinct.len(), names.len());
+    for more in names {
+        assert_eq!(of("A", more), of("B", more), "{more}");
     }
 }
 

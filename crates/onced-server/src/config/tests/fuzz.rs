@@ -14,7 +14,8 @@ fn no_file_makes_it_panic() {
     // The usual run tries the same inputs every time, as far as it comes.
     let (seconds, seed) = seconds.map_or((1, 1), |seconds| (seconds, clock));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/config");
-    let corpus = onced_fuzz::corpus(&folder).unwrap();
+    let mut corpus = onced_fuzz::corpus(&folder).unwrap();
+    corpus.push(include_bytes!("../../../../../onced.example.toml").to_vec());
     let report = onced_fuzz::run(corpus, Duration::from_secs(seconds), seed, |input| {
         let Ok(text) = std::str::from_utf8(input) else { return 0 };
         let outcome = match read(text) {

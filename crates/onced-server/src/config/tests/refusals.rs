@@ -369,10 +369,19 @@ fn callers() {
                 "6:55",
                 "is an environment variable that is not set",
             ),
+            ("tenant = { from = \"bearer\", tokens = \"s3cret\" }", "6:29", "tokens is not a list"),
+            (
+                "tenant = { from = \"header\", header = \"Authorization\" }",
+                "6:29",
+                "holds a credential, and a tenant is stored and shown",
+            ),
             ("rate_limit = 100", "6:1", "is no limit; write { requests = 100, per = \"1s\" }"),
             ("rate_limit = { per = \"1s\" }", "6:1", "has no `requests`; add"),
             ("rate_limit = { requests = 0 }", "6:16", "is not a whole number from 1"),
             ("rate_limit = { requests = 1, per = \"2days\" }", "6:1", "counts over more than a day"),
+            ("rate_limit = { requests = 1, per = \"1day\", burst = 32 }", "6:1", "write a smaller burst"),
+            ("key = \"off\"\nbody_syntax = \"json\"", "7:1", "this route has key = \"off\"; take it out"),
+            ("key = \"off\"\nrate_limit = { requests = 1 }", "7:1", "this route has key = \"off\"; take it out"),
             ("body_syntax = \"xml\"", "6:1", "is not known; write \"any\" or \"json\""),
         ],
     );
@@ -382,12 +391,19 @@ fn callers() {
     );
     let errors = read(&text).unwrap_err().to_string();
     assert!(errors.contains("onced.toml:2:1: ") && errors.contains("at most 47 characters"), "{errors}");
-    assert!(
-        !read(&format!("{effect}tenant = {{ from = \"bearer\", tokens = [\"s3cret\"] }}"))
-            .unwrap_err()
-            .to_string()
-            .contains("s3cret")
-    );
+    for tokens in [
+        "[\"s3cret\"]",
+        "\"s3cret\"",
+        "{ acme = \"s3cret\" }",
+        "[{ tenant = \"a\", token = \"s3cret\" }]",
+        "[{ token = \"s3cret\" }]",
+    ] {
+        for from in ["bearer", "header"] {
+            let written = format!("{effect}tenant = {{ from = \"{from}\", header = \"X-T\", tokens = {tokens} }}");
+            let errors = read(&written).unwrap_err().to_string();
+            assert!(!errors.contains("s3cret"), "{errors}");
+        }
+    }
 }
 
 #[test]

@@ -79,6 +79,7 @@ async fn whose_key_it_is(backend: Backend) {
         "SELECT scope FROM onced.idempotency_keys ORDER BY scope, key",
     );
     let scopes: Vec<String> = database.sql().text(scopes).await.into_iter().flatten().collect();
+    assert!(!gateway.process.stderr().all().iter().any(|line| line.contains("secret-of-")), "a token is in the log");
     assert_eq!(scopes, ["t1:api.order", "t1:api.order", "t1:api.order", "t1:api.refund", "t2:api.order"]);
     assert_eq!(before, 5);
 }
@@ -116,6 +117,8 @@ async fn other_tenants(backend: Backend) {
     is_for(&send(address, &named("other")).await, "other");
     is_problem(&send(address, &named("acme").header("x-tenant", "other")).await, 401, "caller-unknown");
     is_problem(&send(address, &named(" ")).await, 401, "caller-unknown");
+    let accented = send(address, &named("Müller")).await;
+    assert!(accented.status == 201 && accented.text().contains("h_"), "{accented:?}");
     // No tenant can stand in another's scope by a colon in its name.
     let odd = send(address, &named("acme:header")).await;
     assert!(odd.status == 201 && odd.text().contains("h_"), "{odd:?}");
@@ -126,7 +129,10 @@ async fn other_tenants(backend: Backend) {
     }
     let said = |line: &String| line.contains("all callers share its keys") && line.contains("\"scope\":\"shared\"");
     assert_eq!(gateway.process.stderr().all().iter().filter(|line| said(line)).count(), 1);
-    assert!(!gateway.process.stderr().all().iter().any(|line| line.contains("Bearer")));
+    let told = |line: &String| line.contains("Bearer") || line.contains("first") || line.contains("second");
+    let lines = gateway.process.stderr().all();
+    // The keys of the shared route are these words, too.
+    assert_eq!(lines.iter().find(|line| told(line) && !line.contains("shared")), None);
 
     // {"org":"acme"}
     is_for(&send(address, &sent("POST", "/jwt", "e30.eyJvcmciOiJhY21lIn0.sig", "k")).await, "acme");

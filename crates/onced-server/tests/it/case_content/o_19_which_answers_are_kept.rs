@@ -30,7 +30,7 @@ async fn what_the_gateway_refuses(backend: Backend) {
     std::fs::write(&token, "good").unwrap();
     let tokens = format!("tokens = [{{ tenant = \"t1\", file = \"{}\" }}]", token.display());
     let tenant = format!("tenant = {{ from = \"bearer\", {tokens} }}");
-    let limit = "rate_limit = { requests = 1, per = \"2s\" }\ntenant = { from = \"header\", header = \"X-Tenant\" }";
+    let limit = "rate_limit = { requests = 1, per = \"5s\" }\ntenant = { from = \"header\", header = \"X-Tenant\" }";
     let routes = [("401", tenant.as_str()), ("429", limit), ("400", "body_syntax = \"json\"")]
         .map(|(name, more)| route(name, &format!("/{name}"), &upstream.url(), "external", more))
         .join("\n");
