@@ -11,6 +11,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::error;
 use crate::store::{StoreError, StoreErrorKind};
 
+#[cfg(test)]
+mod tests;
+
 /// How many units of work share a commit at most.
 const SHARE: usize = 64;
 /// How many may queue before a caller waits to queue.
@@ -141,22 +144,25 @@ async fn share_a_commit(conn: &mut SqliteConnection, jobs: Vec<Job>) -> Usable {
             }
         }
     }
-    let outcome = match broken {
-        None => tx.commit().await,
-        Some(source) => Err(source),
+    let (error, kind) = match broken {
+        None => match tx.commit().await {
+            Ok(()) => {
+                replies.into_iter().for_each(|reply| reply(Ok(())));
+                return Usable::Yes;
+            }
+            Err(source) => {
+                let error = error::of(source, "commit");
+                let kind = error.kind();
+                (error, kind)
+            }
+        },
+        // No commit was asked for: nothing of these was written, and what has gone wrong is another's. They may wait
+        // for the store as if it could not be reached.
+        Some(source) => (error::of(source, "share a commit"), StoreErrorKind::Unavailable),
     };
-    match outcome {
-        Ok(()) => {
-            replies.into_iter().for_each(|reply| reply(Ok(())));
-            Usable::Yes
-        }
-        Err(source) => {
-            let error = error::of(source, "commit");
-            fail_all(replies.into_iter().map(|reply| |error| reply(Err(error))), error.kind(), &error);
-            fail_all(jobs.map(|job| job.failed), error.kind(), &error);
-            Usable::No
-        }
-    }
+    fail_all(replies.into_iter().map(|reply| |error| reply(Err(error))), kind, &error);
+    fail_all(jobs.map(|job| job.failed), kind, &error);
+    Usable::No
 }
 
 /// Runs one unit, which stands or falls alone: `None` where it fell, an error where the whole transaction has.
