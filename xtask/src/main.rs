@@ -1,6 +1,9 @@
 //! The chores of the repository: `cargo xtask test` and its siblings.
 
+mod bench;
 mod fuzz;
+mod page;
+mod peers;
 mod postgres;
 mod setup;
 mod shell;
@@ -53,8 +56,18 @@ enum Chore {
         /// One target only: key, json, form, multipart, encoding or config.
         target: Option<String>,
     },
+    /// Measures, side by side.
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
     /// Runs what the continuous integration runs.
     Ci,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    Claim(bench::Claim),
 }
 
 fn main() -> ExitCode {
@@ -81,6 +94,7 @@ fn perform(chore: Chore) -> anyhow::Result<()> {
             soak::run(&inputs, &args)
         }
         Chore::Fuzz { seconds, target } => fuzz::fuzz(seconds, target.as_deref()),
+        Chore::Bench { what: Bench::Claim(options) } => bench::claim(&options),
         Chore::Ci => run(std::process::Command::new("bash").arg(".ci/run").current_dir(workspace())),
     }
 }

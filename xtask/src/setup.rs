@@ -75,7 +75,8 @@ fn keep_debian_from_starting_a_server() -> anyhow::Result<()> {
     run(as_root("sh")?.args(["-c", script, "sh", path]))
 }
 
-fn as_root(program: &str) -> anyhow::Result<Command> {
+/// A command with the rights that installing needs.
+pub(crate) fn as_root(program: &str) -> anyhow::Result<Command> {
     if first_line("id", &["-u"]).as_deref() == Some("0") {
         return Ok(Command::new(program));
     }

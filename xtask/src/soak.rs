@@ -1,6 +1,5 @@
 //! The long run: all tests with full counts, and the record of what was counted.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,13 +7,17 @@ use std::thread;
 
 use anyhow::Context;
 
+use crate::page::{Page, facts};
 use crate::postgres::Postgres;
-use crate::shell::{announce, ended, first_line, workspace};
+use crate::shell::{announce, ended};
 use crate::suite::{Runner, build, runner, with_environment};
 
-const PAGE: &str = "docs/reference/soak.md";
-const BEGIN: &str = "<!-- soak:begin -->";
-const END: &str = "<!-- soak:end -->";
+const PAGE: Page = Page {
+    path: "docs/reference/soak.md",
+    begin: "<!-- soak:begin -->",
+    end: "<!-- soak:end -->",
+    opening: "# The last long run\n\nWritten by `cargo xtask soak`.",
+};
 /// A test prints what it counted on lines that begin like this.
 const MARK: &str = "SOAK: ";
 
@@ -26,11 +29,8 @@ pub(crate) fn run(inputs: &Path, args: &[String]) -> anyhow::Result<()> {
     let mut tests = runner(&Runner::found(), &shown, args);
     with_environment(&mut tests, &postgres, inputs).env("ONCED_SOAK", "1");
     let counted = collect(&mut tests)?;
-    let page = workspace().join(PAGE);
-    let old = fs::read_to_string(&page).unwrap_or_default();
-    fs::create_dir_all(page.parent().context("the page has a folder")?)?;
-    fs::write(&page, with_summary(&old, &summary(&postgres, &counted)))?;
-    eprintln!("xtask: {} counts written to {PAGE}", counted.len());
+    PAGE.write(&summary(&postgres, &counted))?;
+    eprintln!("xtask: {} counts written to {}", counted.len(), PAGE.path);
     Ok(())
 }
 
@@ -62,44 +62,14 @@ fn marked(source: impl Read, show: fn(&str)) -> Vec<String> {
 }
 
 fn summary(postgres: &Postgres, counted: &[String]) -> String {
-    let say = |program: &str, args: &[&str]| first_line(program, args).unwrap_or_else(|| "unknown".to_owned());
-    let cores = thread::available_parallelism().map_or(0, usize::from);
-    let changed = first_line("git", &["status", "--porcelain"]).is_none_or(|line| !line.is_empty());
-    let rows = [
-        ("Date", say("date", &["-u", "+%Y-%m-%d"])),
-        ("Commit", say("git", &["rev-parse", "HEAD"]) + if changed { ", with changes" } else { "" }),
-        ("Machine", format!("{cores} cores, {}", say("uname", &["-srm"]))),
-        ("Versions", format!("{}; {}", say("rustc", &["--version"]), postgres.version())),
-    ];
-    let facts: String = rows.iter().map(|(name, value)| format!("| {name} | {value} |\n")).collect();
     let counts: String = counted.iter().map(|line| format!("- {line}\n")).collect();
     let counts = if counted.is_empty() { "No test reported a count.\n" } else { &counts };
-    format!("| Run | |\n| --- | --- |\n{facts}\n{counts}")
-}
-
-/// Replaces what stands between the markers, or starts the page.
-fn with_summary(page: &str, summary: &str) -> String {
-    let block = format!("{BEGIN}\n{summary}{END}");
-    let between = page.find(BEGIN).zip(page.find(END)).filter(|(begin, end)| begin < end);
-    match between {
-        Some((begin, end)) => format!("{}{block}{}", &page[..begin], &page[end + END.len()..]),
-        None if page.is_empty() => format!("# The last long run\n\nWritten by `cargo xtask soak`.\n\n{block}\n"),
-        None => format!("{}\n\n{block}\n", page.trim_end()),
-    }
+    format!("{}\n{counts}", facts(postgres.version()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_stands_between_the_markers_is_replaced() {
-        let first = with_summary("", "one\n");
-        assert_eq!(first.matches(BEGIN).count(), 1);
-        let framed = format!("{first}\nAfter.\n");
-        assert_eq!(with_summary(&framed, "two\n"), framed.replace("one", "two"));
-        assert!(with_summary("# Own page\n", "three\n").starts_with("# Own page\n\n<!--"));
-    }
 
     #[test]
     fn marked_lines_are_kept_however_deep_they_stand() {
