@@ -91,12 +91,11 @@ pub(crate) async fn redis(program: &Path) -> anyhow::Result<Server> {
 /// `idempotent-proxy-server` in front of `/charges`; without a Redis it keeps its keys in memory.
 pub(crate) async fn peer(program: &Path, upstream: SocketAddr, redis: Option<SocketAddr>) -> anyhow::Result<Server> {
     let (folder, address) = (Folder::new()?, free_address().await?);
-    let redis = redis.map(|address| format!("redis://{address}")).unwrap_or_default();
+    let redis = redis.map(|address| format!("REDIS_URL=redis://{address}\n")).unwrap_or_default();
     // It reads its settings from the environment or from such a file in its folder, which may have to be there. It
     // forgets a key after its request timeout: that is set long enough for the whole run.
     let settings = format!(
-        "SERVER_ADDR={address}\nREDIS_URL={redis}\nREQUEST_TIMEOUT=3600000\nPOLL_INTERVAL=10\n\
-         URL_CHARGES=http://{upstream}/charges\n"
+        "SERVER_ADDR={address}\n{redis}REQUEST_TIMEOUT=3600000\nURL_CHARGES=http://{upstream}/charges\n"
     );
     fs::write(folder.path.join(".env"), &settings)?;
     let mut command = Command::new(program);

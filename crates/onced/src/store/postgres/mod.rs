@@ -16,7 +16,7 @@ use std::time::Duration;
 use onced_core::time::micros;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::{PgConnection, Postgres, Row};
+use sqlx::{Connection as _, PgConnection, Postgres, Row};
 
 pub use self::keys::PgKeys;
 use self::sql::Statements;
@@ -25,6 +25,9 @@ use super::migrate::{self, Step};
 use super::{Durability, StoreError, StoreOptions};
 
 const STEPS: &[Step] = &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
+/// The driver asks a connection whether it is alive when it comes back. So soon afterwards it is not asked again, which
+/// would be one round trip more for each statement.
+const TRUSTED: Duration = Duration::from_millis(100);
 /// The columns of the list of steps that have run, as sqlx makes them.
 const MIGRATIONS_LIST: &str = "version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
     installed_on TIMESTAMPTZ NOT NULL DEFAULT now(), success BOOLEAN NOT NULL, checksum BYTEA NOT NULL, \
@@ -69,6 +72,10 @@ impl PgStore {
         let pool = PgPoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.acquire_timeout)
+            .test_before_acquire(false)
+            .before_acquire(|conn, about| {
+                Box::pin(async move { Ok(about.idle_for < TRUSTED || conn.ping().await.is_ok()) })
+            })
             .connect_lazy_with(connect);
         let store = Self::from_pool(pool, &options.schema)?;
         store.check_durability(options.durability).await?;

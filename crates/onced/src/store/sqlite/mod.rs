@@ -63,7 +63,8 @@ impl SqliteStore {
             .busy_timeout(options.busy_timeout);
         let mut conn = connect.connect().await.map_err(unavailable)?;
         check_durability(&mut conn, options.durability).await?;
-        let pool = || SqlitePoolOptions::new().acquire_timeout(options.acquire_timeout);
+        // A connection is a thread of this process: it was alive when it came back, and still is.
+        let pool = || SqlitePoolOptions::new().acquire_timeout(options.acquire_timeout).test_before_acquire(false);
         let readers = pool().max_connections(options.max_connections).connect_lazy_with(connect.clone());
         let shared = pool().max_connections(options.max_connections).connect_lazy_with(connect.clone());
         Ok(Self { readers, writer: Writer::start(conn, connect), shared })
