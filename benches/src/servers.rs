@@ -94,9 +94,8 @@ pub(crate) async fn peer(program: &Path, upstream: SocketAddr, redis: Option<Soc
     let redis = redis.map(|address| format!("REDIS_URL=redis://{address}\n")).unwrap_or_default();
     // It reads its settings from the environment or from such a file in its folder, which may have to be there. It
     // forgets a key after its request timeout: that is set long enough for the whole run.
-    let settings = format!(
-        "SERVER_ADDR={address}\n{redis}REQUEST_TIMEOUT=3600000\nURL_CHARGES=http://{upstream}/charges\n"
-    );
+    let settings =
+        format!("SERVER_ADDR={address}\n{redis}REQUEST_TIMEOUT=3600000\nURL_CHARGES=http://{upstream}/charges\n");
     fs::write(folder.path.join(".env"), &settings)?;
     let mut command = Command::new(program);
     command.envs(settings.lines().filter_map(|line| line.split_once('=')));

@@ -2,47 +2,38 @@
 
 use onced_core::key::{Key, Scope};
 use onced_core::time::micros;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::keys::delivery_id;
+use super::keys::{delivery_id, unit};
 use super::{SqliteStore, error, row};
 use crate::store::StoreError;
 use crate::store::deliveries::{Deliveries, DeliveryLine, DeliveryRead};
 
-const LOG_DELIVERY: &str = include_str!("sql/log_delivery.sql");
-const ANSWER_DELIVERY: &str = include_str!("sql/answer_delivery.sql");
+const LOG: &str = unit!("sql/log_deliveries.sql", "sql/answer_deliveries.sql");
 const DELIVERIES_OF: &str = include_str!("sql/deliveries_of.sql");
 
 impl Deliveries for SqliteStore {
     async fn log(&mut self, lines: &[DeliveryLine], answered: &[(Uuid, u16)]) -> Result<(), StoreError> {
-        let (lines, answered) = (lines.to_vec(), answered.to_vec());
+        let lines = lines.iter().map(|line| {
+            json!([
+                delivery_id(line.id),
+                line.scope.as_str(),
+                line.key.as_str(),
+                micros(line.age),
+                line.decision,
+                line.answered_status,
+                line.request_hash.to_string(),
+                line.attempt,
+            ])
+        });
+        let answered = answered.iter().map(|(id, status)| json!([delivery_id(*id), status]));
+        let (lines, answered) = (lines.collect::<Value>().to_string(), answered.collect::<Value>().to_string());
         self.writer
-            .write("log deliveries", move |conn| {
+            .write_unit("log deliveries", move |conn| {
                 Box::pin(async move {
-                    let err = |source| error::of(source, "log deliveries");
-                    for line in &lines {
-                        sqlx::query(LOG_DELIVERY)
-                            .bind(delivery_id(line.id))
-                            .bind(line.scope.as_str())
-                            .bind(line.key.as_str())
-                            .bind(micros(line.age))
-                            .bind(&line.decision)
-                            .bind(line.answered_status.map(i64::from))
-                            .bind(line.request_hash.as_bytes().as_slice())
-                            .bind(i64::from(line.attempt))
-                            .execute(&mut *conn)
-                            .await
-                            .map_err(err)?;
-                    }
-                    for (id, status) in answered {
-                        sqlx::query(ANSWER_DELIVERY)
-                            .bind(delivery_id(id))
-                            .bind(i64::from(status))
-                            .execute(&mut *conn)
-                            .await
-                            .map_err(err)?;
-                    }
-                    Ok(())
+                    let query = sqlx::query(LOG).bind(lines).bind(answered);
+                    query.execute(conn).await.map(drop).map_err(|source| error::of(source, "log deliveries"))
                 })
             })
             .await

@@ -15,7 +15,24 @@ use crate::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
 
 type SqliteQuery<'q> = Query<'q, sqlx::Sqlite, SqliteArguments>;
 
-const CLAIM: &str = include_str!("sql/claim.sql");
+/// Statements in one command that stands or falls alone within the writer's transaction. Each command is a walk to the
+/// connection's thread and back, which costs more than what it does there. Where a statement fails, those after it are
+/// not begun, and the writer undoes the savepoint; where SQLite has rolled back by itself there is none to release, so
+/// that this cannot go unnoticed.
+macro_rules! unit {
+    ($($file:literal),+) => {
+        concat!("SAVEPOINT onced_unit;\n", $(include_str!($file),)+ "RELEASE onced_unit;")
+    };
+}
+pub(super) use unit;
+
+const CLAIM: &str = concat!(include_str!("sql/claim.sql"), include_str!("sql/log_claimed.sql"));
+const CLAIM_UNIT: &str = unit!("sql/claim.sql", "sql/log_claimed.sql");
+const COMPLETE_UNIT: &str = unit!("sql/complete.sql");
+const FAIL_UNIT: &str = unit!("sql/fail.sql");
+const EXTERNAL_UNIT: &str = unit!("sql/external.sql");
+const RENEW_UNIT: &str = unit!("sql/renew.sql");
+const RELEASE_UNIT: &str = unit!("sql/release.sql");
 const FIND: &str = include_str!("sql/find.sql");
 const TAKE: &str = include_str!("sql/take.sql");
 const REPLACE: &str = include_str!("sql/replace.sql");
@@ -31,6 +48,16 @@ const LOG_DELIVERY: &str = include_str!("sql/log_delivery.sql");
 /// The records as one connection sees them.
 pub struct SqliteKeys<'t> {
     pub(super) conn: &'t mut SqliteConnection,
+    pub(super) place: Place,
+}
+
+/// Where the statements run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a transaction or savepoint that somebody else ends.
+    Within,
+    /// In the writer's transaction, each call as a [`unit`] of its own.
+    Unit,
 }
 
 impl Keys for SqliteKeys<'_> {
@@ -40,9 +67,12 @@ impl Keys for SqliteKeys<'_> {
     }
 
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let claimed = self.claimed(bind_claim(sqlx::query(CLAIM), claim), "claim").await?;
-        self.log_execution(claim, claimed).await?;
-        Ok(claimed)
+        let sql = match self.place {
+            Place::Within => CLAIM,
+            Place::Unit => CLAIM_UNIT,
+        };
+        let query = bind_claim(sqlx::query(sql), claim).bind(claim.delivery.map(delivery_id));
+        self.claimed(query, "claim").await
     }
 
     async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
@@ -98,12 +128,16 @@ impl Keys for SqliteKeys<'_> {
         from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
-        let (sql, doing) = match owner_move {
-            OwnerMove::Complete(_) => (COMPLETE, "complete"),
-            OwnerMove::Fail { .. } => (FAIL, "fail"),
-            OwnerMove::External { .. } => (EXTERNAL, "announce an outside call"),
-            OwnerMove::Renew { .. } => (RENEW, "renew"),
-            OwnerMove::Release => (RELEASE, "release"),
+        let (within, unit, doing) = match owner_move {
+            OwnerMove::Complete(_) => (COMPLETE, COMPLETE_UNIT, "complete"),
+            OwnerMove::Fail { .. } => (FAIL, FAIL_UNIT, "fail"),
+            OwnerMove::External { .. } => (EXTERNAL, EXTERNAL_UNIT, "announce an outside call"),
+            OwnerMove::Renew { .. } => (RENEW, RENEW_UNIT, "renew"),
+            OwnerMove::Release => (RELEASE, RELEASE_UNIT, "release"),
+        };
+        let sql = match self.place {
+            Place::Within => within,
+            Place::Unit => unit,
         };
         let query = sqlx::query(sql).bind(scope.as_str()).bind(key.as_str()).bind(token.as_str());
         let query = match owner_move {
@@ -114,8 +148,9 @@ impl Keys for SqliteKeys<'_> {
             OwnerMove::External { lease } | OwnerMove::Renew { lease } => query.bind(micros(*lease)),
             OwnerMove::Release => query,
         };
-        let moved = query.fetch_optional(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
-        moved.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
+        // All rows, of which there is one at most: whoever stops at the first stops the statements behind it.
+        let moved = query.fetch_all(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
+        moved.first().map(|row| Ok(Moved { expires_at: row::time(row, "expires_at")? })).transpose()
     }
 }
 
@@ -131,11 +166,15 @@ impl SqliteKeys<'_> {
         Ok(claimed)
     }
 
-    // In a caller's deferred transaction the first write asks for the write lock: a rival may hold it.
+    // In a caller's deferred transaction the first write asks for the write lock: a rival may hold it. A unit of the
+    // writer has the lock; it overlooks no error, after which its savepoint would stay.
     async fn claimed(&mut self, query: SqliteQuery<'_>, doing: &'static str) -> Result<Claimed, StoreError> {
-        match query.fetch_optional(&mut *self.conn).await {
-            Ok(row) => row::claimed(row.as_ref()),
-            Err(source) if error::is_write_lock_missed(&source) => Ok(Claimed::LockMissed),
+        // All rows, of which there is one at most: whoever stops at the first stops the statements behind it.
+        match query.fetch_all(&mut *self.conn).await {
+            Ok(rows) => row::claimed(rows.first()),
+            Err(source) if self.place == Place::Within && error::is_write_lock_missed(&source) => {
+                Ok(Claimed::LockMissed)
+            }
             Err(source) => Err(error::of(source, doing)),
         }
     }
@@ -202,28 +241,29 @@ impl Keys for SqliteStore {
 
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         let claim = claim.clone();
-        let unit =
-            self.writer.write("claim", move |conn| Box::pin(async move { SqliteKeys { conn }.claim(&claim).await }));
+        let unit = self.writer.write_unit("claim", move |conn| {
+            Box::pin(async move { SqliteKeys { conn, place: Place::Unit }.claim(&claim).await })
+        });
         lock_missed_where_busy(unit.await)
     }
 
     async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
         let mut conn = self.reader().await?;
-        SqliteKeys { conn: &mut conn }.find(scope, key).await
+        SqliteKeys { conn: &mut conn, place: Place::Within }.find(scope, key).await
     }
 
     async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
         let (claim, basis) = (claim.clone(), basis.clone());
-        let unit = self
-            .writer
-            .write("take a key", move |conn| Box::pin(async move { SqliteKeys { conn }.take(&claim, &basis).await }));
+        let unit = self.writer.write("take a key", move |conn| {
+            Box::pin(async move { SqliteKeys { conn, place: Place::Within }.take(&claim, &basis).await })
+        });
         lock_missed_where_busy(unit.await)
     }
 
     async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, why: &str) -> Result<bool, StoreError> {
         let (scope, key, basis, why) = (scope.clone(), key.clone(), basis.clone(), why.to_owned());
         let unit = self.writer.write("give a key up", move |conn| {
-            Box::pin(async move { SqliteKeys { conn }.give_up(&scope, &key, &basis, &why).await })
+            Box::pin(async move { SqliteKeys { conn, place: Place::Within }.give_up(&scope, &key, &basis, &why).await })
         });
         match unit.await {
             Err(error) if error.is_transient() => Ok(false),
@@ -241,8 +281,10 @@ impl Keys for SqliteStore {
     ) -> Result<Option<Moved>, StoreError> {
         let (scope, key, token, owner_move) = (scope.clone(), key.clone(), token.clone(), owner_move.clone());
         self.writer
-            .write("write an ending", move |conn| {
-                Box::pin(async move { SqliteKeys { conn }.owner_move(&scope, &key, &token, from, &owner_move).await })
+            .write_unit("write an ending", move |conn| {
+                Box::pin(async move {
+                    SqliteKeys { conn, place: Place::Unit }.owner_move(&scope, &key, &token, from, &owner_move).await
+                })
             })
             .await
     }

@@ -145,7 +145,7 @@ impl Transactional for SqliteStore {
     }
 
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> SqliteKeys<'t> {
-        SqliteKeys { conn: tx }
+        SqliteKeys { conn: tx, place: keys::Place::Within }
     }
 }
 

@@ -26,11 +26,21 @@ type Reply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 struct Job {
     unit: Unit,
+    frame: Frame,
     /// Whether the caller still waits. What nobody waits for is not begun: a renewal that comes after its owner has
     /// gone would keep others waiting for a lease that nobody holds.
     is_wanted: Box<dyn Fn() -> bool + Send>,
     /// Where an error of the unit itself, or of the transaction around it, goes.
     failed: Box<dyn FnOnce(StoreError) + Send>,
+}
+
+/// Who sees to it that a unit stands or falls alone.
+#[derive(Clone, Copy)]
+enum Frame {
+    /// The writer, by a savepoint around it.
+    Writer,
+    /// The unit's own single command.
+    Own,
 }
 
 /// A handle to the writer.
@@ -56,6 +66,26 @@ impl Writer {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> Running<'c, T> + Send + 'static,
     {
+        self.queue(doing, Frame::Writer, unit).await
+    }
+
+    /// As [`write`](Self::write), for what is one command made by `keys::unit!`, of which no error is overlooked.
+    ///
+    /// # Cancel safety
+    /// As [`write`](Self::write).
+    pub(super) async fn write_unit<T, F>(&self, doing: &'static str, unit: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Running<'c, T> + Send + 'static,
+    {
+        self.queue(doing, Frame::Own, unit).await
+    }
+
+    async fn queue<T, F>(&self, doing: &'static str, frame: Frame, unit: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Running<'c, T> + Send + 'static,
+    {
         let (answer, answered) = oneshot::channel::<Result<T, StoreError>>();
         let answer = std::sync::Arc::new(std::sync::Mutex::new(Some(answer)));
         let (to_fail, to_ask) = (answer.clone(), answer.clone());
@@ -67,6 +97,7 @@ impl Writer {
             }
         };
         let job = Job {
+            frame,
             unit: Box::new(move |conn| {
                 let running = unit(conn);
                 Box::pin(async move {
@@ -167,6 +198,16 @@ async fn share_a_commit(conn: &mut SqliteConnection, jobs: Vec<Job>) -> Usable {
 
 /// Runs one unit, which stands or falls alone: `None` where it fell, an error where the whole transaction has.
 async fn run_one(tx: &mut Transaction<'_, Sqlite>, job: Job) -> Result<Option<Reply>, sqlx::Error> {
+    if let Frame::Own = job.frame {
+        return match (job.unit)(tx).await {
+            Ok(reply) => Ok(Some(reply)),
+            Err(error) => {
+                (job.failed)(error);
+                // An error where there is no savepoint any more: SQLite has rolled back by itself.
+                sqlx::raw_sql("ROLLBACK TO onced_unit; RELEASE onced_unit").execute(&mut **tx).await.map(|_| None)
+            }
+        };
+    }
     let mut unit = match tx.begin().await {
         Ok(unit) => unit,
         Err(source) => {

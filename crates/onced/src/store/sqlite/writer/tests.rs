@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::guard::{Begun, Guard, Pace, Request};
+use crate::guard::{Begun, Guard, GuardError, Pace, Permit, Request};
 use crate::store::StoreOptions;
 use crate::store::deliveries::LogDeliveries;
 use crate::store::sqlite::SqliteStore;
@@ -29,6 +29,7 @@ const TABLES: &str = "CREATE TABLE parents (id INTEGER PRIMARY KEY);
 const FULL: &str = "PRAGMA max_page_count = 1; INSERT INTO rows (name) VALUES (hex(zeroblob(100000)))";
 
 type Answer = Result<(), StoreError>;
+type Claiming = Result<Begun<Permit<SqliteStore>>, GuardError>;
 
 /// Lets the writer go on.
 type Go = oneshot::Sender<()>;
@@ -106,6 +107,22 @@ async fn run_sql(conn: &mut SqliteConnection, sql: &str) -> Answer {
     done.map(|_| ()).map_err(|source| error::of(source, "test"))
 }
 
+/// Queues a claim behind a unit that holds the writer.
+async fn claim(store: &SqliteStore, guard: &Guard<SqliteStore>, key: &str) -> JoinHandle<Claiming> {
+    let line = decision_table::lines().into_iter().find(|line| line.name == "none").unwrap();
+    let request = Request {
+        scope: Scope::new("test").unwrap(),
+        key: Key::new(key).unwrap(),
+        fingerprint: line.request(),
+        policy: line.policy(),
+        pace: Pace::default(),
+    };
+    let (before, guard) = (queued(store), guard.clone());
+    let claiming = tokio::spawn(async move { guard.begin(&request).await });
+    until_queued(store, before + 1).await;
+    claiming
+}
+
 fn row(name: &str) -> String {
     format!("INSERT INTO rows (name) VALUES ('{name}')")
 }
@@ -119,26 +136,15 @@ async fn a_while() {
 async fn claims_that_have_queued_up_share_one_commit() {
     let bench = Bench::new().await;
     let guard = Guard::new(bench.store.clone(), LogDeliveries::Executed);
-    let line = decision_table::lines().into_iter().find(|line| line.name == "none").unwrap();
     let go = hold(&bench.store).await;
-    let claims: Vec<_> = (0..30)
-        .map(|n| {
-            let request = Request {
-                scope: Scope::new("test").unwrap(),
-                key: Key::new(&format!("evt_{n}")).unwrap(),
-                fingerprint: line.request(),
-                policy: line.policy(),
-                pace: Pace::default(),
-            };
-            let guard = guard.clone();
-            tokio::spawn(async move { guard.begin(&request).await.unwrap() })
-        })
-        .collect();
-    until_queued(&bench.store, 30).await;
+    let mut claims = Vec::new();
+    for n in 0..30 {
+        claims.push(claim(&bench.store, &guard, &format!("evt_{n}")).await);
+    }
     let before = bench.commits();
     go.send(()).unwrap();
     for claim in claims {
-        assert!(matches!(claim.await.unwrap(), Begun::Execute(_)));
+        assert!(matches!(claim.await.unwrap(), Ok(Begun::Execute(_))));
     }
     assert_eq!(bench.commits(), before + 1, "thirty claims, one commit");
     assert_eq!(bench.database.sql().count("SELECT count(*) FROM onced_idempotency_keys").await, 30);
@@ -246,6 +252,46 @@ async fn after_a_rollback_of_sqlites_own_nobody_is_told_that_it_stands() {
         }
         assert!(bench.rows().await.is_empty());
         writes_again(&bench).await;
+    }
+}
+
+/// A claim and its line are one command, which has no savepoint of the driver's around it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_fails_at_any_point_leaves_nothing_and_harms_no_other() {
+    let bench = Bench::new().await;
+    let refuse = |table: &str, key: &str, how: &str| {
+        format!(
+            "CREATE TRIGGER {key} BEFORE INSERT ON {table} WHEN NEW.key = '{key}' BEGIN SELECT RAISE({how}, 'no'); END;"
+        )
+    };
+    let (keys, lines) = ("onced_idempotency_keys", "onced_deliveries");
+    let triggers =
+        [refuse(keys, "early", "ABORT"), refuse(lines, "late", "ABORT"), refuse(lines, "entire", "ROLLBACK")];
+    bench.database.sql().execute(&triggers.concat()).await;
+    let guard = Guard::new(bench.store.clone(), LogDeliveries::Executed);
+    for (culprit, stand) in [("early", true), ("late", true), ("entire", false)] {
+        let go = hold(&bench.store).await;
+        let first = claim(&bench.store, &guard, &format!("before_{culprit}")).await;
+        let failing = claim(&bench.store, &guard, culprit).await;
+        let last = claim(&bench.store, &guard, &format!("after_{culprit}")).await;
+        let before = bench.commits();
+        go.send(()).unwrap();
+        assert!(matches!(failing.await.unwrap(), Err(GuardError::Store { .. })), "{culprit}");
+        for other in [first, last] {
+            match other.await.unwrap() {
+                Ok(Begun::Execute(_)) => assert!(stand, "{culprit}"),
+                Err(GuardError::Store { source, .. }) => {
+                    assert!(!stand, "{culprit}: {source}");
+                    assert_eq!(source.kind(), StoreErrorKind::Unavailable, "{source}");
+                }
+                odd => panic!("{culprit}: {odd:?}"),
+            }
+        }
+        assert_eq!(bench.commits() - before, usize::from(stand), "{culprit}");
+        for table in [keys, lines] {
+            let left = format!("SELECT count(*) FROM {table} WHERE key LIKE '%{culprit}'");
+            assert_eq!(bench.database.sql().count(&left).await, if stand { 2 } else { 0 }, "{culprit} in {table}");
+        }
     }
 }
 
