@@ -92,5 +92,28 @@ impl Outcome {
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    percentile(&values, 0.5)
+    let above = values.get(values.len() / 2).copied().unwrap_or_default();
+    (percentile(&values, 0.5) + above) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn a_ratio_is_taken_turn_by_turn() {
+        let side = |rates: [f64; 3]| {
+            let time = Duration::from_millis(1);
+            rates.map(|per_second| Sample { per_second, p50: time, p99: time }).to_vec()
+        };
+        let sides = vec![("a".to_owned(), side([10.0, 40.0, 30.0])), ("b".to_owned(), side([10.0, 20.0, 10.0]))];
+        let ratio = Outcome { sides }.ratio("a", "b");
+        assert_eq!((ratio.min, ratio.median, ratio.max), (1.0, 2.0, 3.0));
+    }
 }
