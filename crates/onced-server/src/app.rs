@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use http::StatusCode;
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
 use onced::guard::Guard;
 use onced::store::{AnyStore, Durability, StoreOptions};
 use tokio::net::TcpListener;
 
 use crate::config::{Config, StoreConfig};
-use crate::proxy::Gateway;
+use crate::proxy::{AnyBody, Gateway, whole};
+use crate::server::{self, Handler};
 
 /// Opens the ledger and brings its schema up to date.
 pub(crate) async fn open_store(config: &StoreConfig) -> anyhow::Result<AnyStore> {
@@ -43,29 +42,20 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     for notice in config.warnings() {
         tracing::warn!(target: "onced::config", "{notice}");
     }
-    let listener =
-        TcpListener::bind(config.listen).await.with_context(|| format!("cannot listen on {}", config.listen))?;
-    let address = listener.local_addr()?;
-    let grace = config.shutdown_grace;
-    let prefix = config.own_prefix.clone();
+    let (listen, grace, clients) = (config.listen, config.shutdown_grace, config.clients);
+    let own_prefix = config.own_prefix.clone();
     let guard = Guard::new(store, config.store.log_deliveries);
-    let gateway = Arc::new(Gateway::new(config, guard));
-    let router = Router::new()
-        .route(&format!("{prefix}healthz"), get(async || "ok\n"))
-        .route(&format!("{prefix}readyz"), get(ready))
-        .fallback(proxy)
-        .with_state(gateway.clone());
+    let gateway = Arc::new(Gateway::new(config, guard)?);
+    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+    let address = listener.local_addr()?;
     tracing::info!(target: "onced::serve", %address, "listening");
 
-    let (stop, mut stopped) = tokio::sync::watch::channel(false);
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
-        told_to_stop().await;
-        tracing::info!(target: "onced::serve", grace = ?grace, "stopping: no new requests, running ones may finish");
-        stop.send_replace(true);
-    });
-    let server = tokio::spawn(async move { server.await });
-    // An error means that the server has ended by itself.
-    let _ = stopped.wait_for(|stop| *stop).await;
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let front = Arc::new(Front { own_prefix, gateway: gateway.clone() });
+    let server = tokio::spawn(server::serve(listener, clients, front, stopped));
+    told_to_stop().await;
+    tracing::info!(target: "onced::serve", grace = ?grace, "stopping: no new requests, running ones may finish");
+    stop.send_replace(true);
     let deadline = tokio::time::Instant::now() + grace;
     tokio::select! {
         () = gateway.finish() => {}
@@ -87,23 +77,46 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     }
     // Idle connections are closed by now; on the others an answer is on its way.
     match tokio::time::timeout_at(last, server).await {
-        Ok(ended) => ended?.context("the server failed"),
+        Ok(ended) => ended.context("the server failed"),
         Err(_) => Ok(()),
     }
 }
 
-async fn proxy(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    gateway.handle(request).await.map(axum::body::Body::new)
+/// The gateway, with its own endpoints before it.
+struct Front {
+    own_prefix: String,
+    gateway: Arc<Gateway>,
 }
 
-async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
-    match tokio::time::timeout(Duration::from_secs(2), gateway.guard().store().check_ready()).await {
-        Ok(Ok(())) => "ready\n".into_response(),
-        Ok(Err(error)) => {
-            tracing::warn!(target: "onced::serve", %error, "not ready");
-            (StatusCode::SERVICE_UNAVAILABLE, "the ledger cannot be used\n").into_response()
+impl Handler for Front {
+    async fn answer(&self, request: Request<Incoming>) -> Response<AnyBody> {
+        let own = request.uri().path().strip_prefix(&self.own_prefix);
+        let (status, words) = match own {
+            Some("healthz" | "readyz") if !matches!(*request.method(), Method::GET | Method::HEAD) => {
+                (StatusCode::METHOD_NOT_ALLOWED, "this can only be read\n")
+            }
+            Some("healthz") => (StatusCode::OK, "ok\n"),
+            Some("readyz") => self.ready().await,
+            Some(_) | None => return self.gateway.handle(request).await,
+        };
+        let mut response = Response::new(whole(Bytes::from_static(words.as_bytes())));
+        *response.status_mut() = status;
+        let text = http::HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(http::header::CONTENT_TYPE, text);
+        response
+    }
+}
+
+impl Front {
+    async fn ready(&self) -> (StatusCode, &'static str) {
+        match tokio::time::timeout(Duration::from_secs(2), self.gateway.guard().store().check_ready()).await {
+            Ok(Ok(())) => (StatusCode::OK, "ready\n"),
+            Ok(Err(error)) => {
+                tracing::warn!(target: "onced::serve", %error, "not ready");
+                (StatusCode::SERVICE_UNAVAILABLE, "the ledger cannot be used\n")
+            }
+            Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the ledger does not answer\n"),
         }
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the ledger does not answer\n").into_response(),
     }
 }
 

@@ -6,6 +6,7 @@ mod config;
 mod demo;
 mod logging;
 mod proxy;
+mod server;
 
 use std::process::ExitCode;
 

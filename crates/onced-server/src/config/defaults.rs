@@ -13,6 +13,12 @@ pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
 /// The scope of what matches no route.
 pub(crate) const DEFAULT_SCOPE: &str = "http";
 
+pub(crate) const MAX_CLIENTS: u32 = 1000;
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const MAX_HEAD_BYTES: u64 = 64 << 10;
+
 pub(crate) const STORE_URL: &str = "sqlite:onced.db";
 pub(crate) const SCHEMA: &str = "onced";
 pub(crate) const MAX_CONNECTIONS: u32 = 10;
@@ -28,6 +34,8 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 pub(crate) const HEARTBEATS_PER_LEASE: u32 = 3;
 pub(crate) const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shorter than any server in use keeps a connection, so that a close seldom crosses a request.
+pub(crate) const UPSTREAM_KEEP_ALIVE: Duration = Duration::from_secs(1);
 pub(crate) const MAX_EXECUTION: Duration = Duration::from_secs(15 * MINUTE);
 /// `settle` is at least this, unless the route says less.
 pub(crate) const SETTLE_FLOOR: Duration = Duration::from_secs(60);

@@ -18,7 +18,7 @@ use super::settings::Place;
 use super::store_url::{StoreUrl, redact_url};
 use super::upstream::Upstream;
 use super::values::Layers;
-use super::{Config, LogConfig, LogFormat, LogLevel, StoreConfig};
+use super::{ClientsConfig, Config, LogConfig, LogFormat, LogLevel, StoreConfig};
 use onced::store::deliveries::LogDeliveries;
 use onced_core::failure::Effect;
 
@@ -31,6 +31,7 @@ pub(super) fn read<'a>(document: &'a Document<'a>, root: &'a DeTable<'a>, flags:
     let listen = layers.read("listen", d::LISTEN, read_listen);
     let own_prefix = layers.read("own_prefix", d::OWN_PREFIX.to_owned(), read_own_prefix).value;
     let shutdown_grace = layers.read("shutdown_grace", d::SHUTDOWN_GRACE, |e| e.duration(Duration::ZERO)).value;
+    let clients = read_clients(table(document, root, "clients", &[Place::Clients]).as_ref());
     let store = read_store(document, table(document, root, "store", &[Place::Store]).as_ref(), flags);
     let log = read_log(table(document, root, "log", &[Place::Log]).as_ref());
     let defaults = table(document, root, "defaults", &[Place::Defaults]);
@@ -52,7 +53,7 @@ pub(super) fn read<'a>(document: &'a Document<'a>, root: &'a DeTable<'a>, flags:
             (None, None) => {}
         }
     }
-    Some(Config { listen, store: store?, own_prefix, shutdown_grace, log, default_route, routes, tick })
+    Some(Config { listen, clients, store: store?, own_prefix, shutdown_grace, log, default_route, routes, tick })
 }
 
 /// A section of the file.
@@ -86,6 +87,23 @@ fn read_own_prefix(entry: &Entry<'_>) -> Option<String> {
         return None;
     }
     Some(text.to_owned())
+}
+
+fn read_clients(section: Option<&Section<'_>>) -> ClientsConfig {
+    if let Some(section) = section {
+        section.refuse_unknown();
+    }
+    let layers = Layers { own: section, defaults: None };
+    let time = |name, default| layers.read(name, default, |entry| entry.duration(Duration::from_millis(1))).value;
+    let most = layers.read("max_connections", d::MAX_CLIENTS, |entry| entry.number(1..=1_000_000)).value;
+    let head = layers.read("max_head_bytes", d::MAX_HEAD_BYTES, |entry| entry.bytes(8 << 10..=1 << 20)).value;
+    ClientsConfig {
+        max_connections: usize::try_from(most).unwrap_or(usize::MAX),
+        head_timeout: time("head_timeout", d::HEAD_TIMEOUT),
+        body_timeout: time("body_timeout", d::BODY_TIMEOUT),
+        write_timeout: time("write_timeout", d::WRITE_TIMEOUT),
+        max_head_bytes: usize::try_from(head).unwrap_or(usize::MAX),
+    }
 }
 
 fn read_store(document: &Document<'_>, section: Option<&Section<'_>>, flags: &Flags) -> Option<StoreConfig> {
@@ -230,10 +248,10 @@ fn itself(listen: SocketAddr) -> String {
 
 /// Whether requests to that upstream would come back.
 fn is_itself(upstream: &Upstream, listen: SocketAddr) -> bool {
-    let host = upstream.host().trim_start_matches('[').trim_end_matches(']');
+    let Some((host, port)) = upstream.host_and_port() else { return false };
     let is_here = match host.parse::<IpAddr>() {
         Ok(ip) => ip == listen.ip() || (listen.ip().is_unspecified() && ip.is_loopback()),
         Err(_) => host.eq_ignore_ascii_case("localhost") && (listen.ip().is_loopback() || listen.ip().is_unspecified()),
     };
-    is_here && upstream.port() == listen.port()
+    is_here && port == listen.port()
 }

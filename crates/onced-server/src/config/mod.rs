@@ -18,6 +18,7 @@ mod read_route;
 mod route;
 mod settings;
 mod store_url;
+mod trust;
 mod upstream;
 mod values;
 
@@ -36,7 +37,8 @@ pub(crate) use matching::Match;
 pub(crate) use route::{BodySyntax, Route};
 pub(crate) use settings::reference_table;
 pub(crate) use store_url::StoreUrl;
-pub(crate) use upstream::Upstream;
+pub(crate) use trust::Certificates;
+pub(crate) use upstream::{Upstream, UpstreamHttp};
 pub(crate) use values::Words;
 
 use document::Document;
@@ -48,6 +50,8 @@ use outside::{Outside, Process};
 pub(crate) struct Config {
     /// Where to listen.
     pub(crate) listen: SocketAddr,
+    /// What clients may ask of the listener.
+    pub(crate) clients: ClientsConfig,
     /// The ledger's database.
     pub(crate) store: StoreConfig,
     /// Where the gateway's own endpoints live; with a slash at both ends.
@@ -62,6 +66,21 @@ pub(crate) struct Config {
     pub(crate) routes: Vec<Route>,
     /// The smallest lease and the unit of `Retry-After`: a second, but for tests that count in tenths.
     pub(crate) tick: Duration,
+}
+
+/// What clients may ask of the listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientsConfig {
+    /// How many are connected at most; others wait.
+    pub(crate) max_connections: usize,
+    /// How long a connection may be without a request: none comes, or its head does not end.
+    pub(crate) head_timeout: Duration,
+    /// How long the body of a request with a key may take.
+    pub(crate) body_timeout: Duration,
+    /// How long a client may read nothing of its answer.
+    pub(crate) write_timeout: Duration,
+    /// The largest head of a request.
+    pub(crate) max_head_bytes: usize,
 }
 
 /// The ledger's database.

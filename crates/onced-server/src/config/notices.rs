@@ -41,6 +41,12 @@ fn about(route: &Route) -> Vec<String> {
     if !route.is_keyed() {
         return notices;
     }
+    if route.observe {
+        notices.push(
+            "observe = true: everything is decided and recorded, and nothing is withheld; nothing is protected"
+                .to_owned(),
+        );
+    }
     match route.effect {
         Effect::External => notices.push(held(route)),
         Effect::Idempotent if route.downstream_window <= route.lease.length => notices.push(format!(

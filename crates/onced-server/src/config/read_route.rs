@@ -14,7 +14,8 @@ use super::limits;
 use super::lists;
 use super::path::PathPattern;
 use super::route::{BodySyntax, Route};
-use super::upstream::Upstream;
+use super::trust;
+use super::upstream::{Upstream, UpstreamHttp};
 use super::values::Layers;
 use onced_core::failure::{Effect, FinalPolicy, On5xx};
 
@@ -110,11 +111,16 @@ fn read_settings(layers: &Layers<'_, '_>, identity: Identity, standard_key: KeyR
     let no_effect = layers.read("no_effect", no_effect_by_default(), lists::no_effect).value;
     let bytes = |name, default, least| layers.read(name, default, |entry| entry.bytes(least..=LARGEST_BODY)).value;
     let times = limits::read(layers, tick);
+    let keep_alive = layers.read("upstream_keep_alive", d::UPSTREAM_KEEP_ALIVE, |entry| entry.duration(Duration::ZERO));
     Route {
         name,
         path,
         methods: layers.read("methods", None, |entry| lists::methods(entry).map(Some)).value,
         upstream,
+        upstream_http: layers.read("upstream_http", UpstreamHttp::Auto, Entry::word).value,
+        upstream_ca: layers.read("upstream_ca", None, trust::certificates).value,
+        upstream_keep_alive: keep_alive.value,
+        observe: layers.read("observe", false, Entry::switch).value,
         effect: effect.unwrap_or(Effect::External),
         tenant: layers.read("tenant", Tenant::None, caller::tenant).value,
         rate_limit: layers.read("rate_limit", None, caller::rate_limit).value,

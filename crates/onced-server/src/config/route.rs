@@ -13,7 +13,8 @@ use onced_core::retention::Retention;
 use super::caller::{LONGEST_NAME, RateLimit, Tenant};
 use super::key_rule::{KeyRule, KeySource};
 use super::path::PathPattern;
-use super::upstream::Upstream;
+use super::trust::Certificates;
+use super::upstream::{Upstream, UpstreamHttp};
 use super::values::Words;
 
 /// One route: which requests, where to, and what is done with their keys.
@@ -27,6 +28,14 @@ pub(crate) struct Route {
     pub(crate) methods: Option<Vec<Method>>,
     /// Where its requests go.
     pub(crate) upstream: Upstream,
+    /// Which HTTP is spoken to it.
+    pub(crate) upstream_http: UpstreamHttp,
+    /// Whose certificates it may show, instead of those that the machine trusts.
+    pub(crate) upstream_ca: Option<Certificates>,
+    /// How long a connection to it is kept for the next request; zero for not at all.
+    pub(crate) upstream_keep_alive: Duration,
+    /// Whether everything is decided and recorded, and nothing withheld.
+    pub(crate) observe: bool,
     /// What the upstream does with a request.
     pub(crate) effect: Effect,
     /// Whose keys these are.

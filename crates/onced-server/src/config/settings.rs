@@ -12,6 +12,8 @@ use super::values::{shown, shown_bytes};
 pub(crate) enum Place {
     /// Before the first section.
     Top,
+    /// `[clients]`
+    Clients,
     /// `[store]`
     Store,
     /// `url = { … }`
@@ -37,8 +39,9 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Top,
+        Self::Clients,
         Self::Store,
         Self::StoreUrl,
         Self::Log,
@@ -56,6 +59,7 @@ impl Place {
     fn title(self) -> &'static str {
         match self {
             Self::Top => "at the top of the file",
+            Self::Clients => "in [clients]",
             Self::Store => "in [store]",
             Self::StoreUrl => "in `url = { … }`",
             Self::Log => "in [log]",
@@ -72,7 +76,7 @@ impl Place {
 }
 
 /// The sections of the file, which are not settings themselves.
-pub(crate) const TABLES: [&str; 4] = ["store", "log", "defaults", "route"];
+pub(crate) const TABLES: [&str; 5] = ["clients", "store", "log", "defaults", "route"];
 
 /// One setting.
 pub(crate) struct Setting {
@@ -122,7 +126,7 @@ const fn setting(place: Place, name: &'static str, default: Standard, meaning: &
     Setting { place, name, default, meaning }
 }
 
-use Place::{Defaults, Fingerprint, Key, Log, Part, RateLimit, Route, Store, StoreUrl, Tenant, Token, Top};
+use Place::{Clients, Defaults, Fingerprint, Key, Log, Part, RateLimit, Route, Store, StoreUrl, Tenant, Token, Top};
 use Standard::{Bytes, Follows, Nothing, Number, Required, Text, Time, Word};
 
 /// Every setting, in the order of the reference.
@@ -132,6 +136,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Top, "upstream", Nothing, "Where a request goes that matches no route: its scope is `http`, its key optional, its effect `external`. Without it such a request gets 404."),
     setting(Top, "own_prefix", Word(d::OWN_PREFIX), "Where the gateway's own endpoints live."),
     setting(Top, "shutdown_grace", Time(d::SHUTDOWN_GRACE), "How long running requests may take to finish once the gateway is told to stop."),
+    setting(Clients, "max_connections", Number(d::MAX_CLIENTS), "How many clients are connected at most; others wait until one leaves. Each takes up to two of the process's open files."),
+    setting(Clients, "head_timeout", Time(d::HEAD_TIMEOUT), "How long a connection may be without a request: none comes, or its head does not end. After that it is closed."),
+    setting(Clients, "body_timeout", Time(d::BODY_TIMEOUT), "How long the body of a request with a key may take to arrive; after that the answer is 408."),
+    setting(Clients, "write_timeout", Time(d::WRITE_TIMEOUT), "How long a client may take nothing of what is sent to it; after that its connection is closed."),
+    setting(Clients, "max_head_bytes", Bytes(d::MAX_HEAD_BYTES), "The largest head of a request, at least 8 KiB and at most 1 MiB; a larger one gets 431. It has 100 headers at most."),
     setting(Store, "url", Word(d::STORE_URL), "The database of the ledger: `sqlite:FILE` or `postgres://…`; or where to read that from, `{ env = … }` or `{ file = … }`."),
     setting(Store, "schema", Word(d::SCHEMA), "PostgreSQL: the schema of the tables."),
     setting(Store, "max_connections", Number(d::MAX_CONNECTIONS), "How many connections the gateway opens at most."),
@@ -144,8 +153,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Log, "level", Word("info"), "`error`, `warn`, `info`, `debug` or `trace`."),
     setting(Route, "name", Required, "The scope of the route's keys. A key is unique within it; renaming a route forgets its keys."),
     setting(Route, "path", Required, "`/api/order` is that path alone, `/api/order/*` every path that begins with `/api/order/`. An exact path goes before a longer beginning, that before a shorter one."),
-    setting(Route, "upstream", Required, "Where the route's requests go, `http://host:port`."),
+    setting(Route, "upstream", Required, "Where the route's requests go: `http://host:port`, `https://host:port` or `unix:/path/of.sock`."),
     setting(Route, "effect", Required, "What the upstream does: `same-database`, `idempotent` or `external`."),
+    setting(Defaults, "observe", Text("false"), "Everything is decided and recorded, and nothing is withheld: what would have been stopped is forwarded as it came. Nothing is protected."),
+    setting(Defaults, "upstream_http", Word("auto"), "Which HTTP is spoken to the upstream: `1.1`, `2`, or `auto`: with TLS what the upstream chooses, else 1.1."),
+    setting(Defaults, "upstream_ca", Follows("what the machine trusts"), "A PEM file with the certificates that an `https` upstream's is checked against, instead of those that the machine trusts."),
+    setting(Defaults, "upstream_keep_alive", Time(d::UPSTREAM_KEEP_ALIVE), "How long a connection to the upstream is kept for the next request; `0s` for not at all. A request with a key to an `external` upstream always gets a new one."),
     setting(Defaults, "tenant", Word("none"), "Whose keys these are: `none` (all callers share them), or `{ from = … }`. A caller without a tenant gets 401."),
     setting(Defaults, "rate_limit", Word("none"), "How often one caller may send: `{ requests = …, per = … }`. Over it the answer is 429. Callers are told apart by `tenant`; without one all are one caller."),
     setting(Defaults, "body_syntax", Word("any"), "`json`: a request with a key whose body is not JSON (RFC 8259) gets 400, whatever its media type says."),

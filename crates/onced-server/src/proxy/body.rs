@@ -1,9 +1,13 @@
 //! Bodies: read whole within a bound, given back whole or as they come.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
-use http_body::Body;
+use futures_util::StreamExt as _;
+use http_body::{Body, Frame};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
+use hyper::body::Incoming;
 use onced::http::respond::Problem;
 
 /// Whatever may go wrong in a body.
@@ -25,18 +29,32 @@ where
     body.map_err(Into::into).boxed_unsync()
 }
 
-/// Reads a request's body whole, up to `limit` bytes: of what says that it is larger, nothing is read.
-pub(super) async fn read(mut body: axum::body::Body, limit: u64) -> Result<Bytes, Problem> {
+/// Reads a request's body whole into `read`, up to `limit` bytes and within `timeout`: of what says that it is larger,
+/// nothing is read.
+pub(super) async fn read(
+    body: &mut Incoming,
+    read: &mut BytesMut,
+    limit: u64,
+    timeout: Duration,
+) -> Result<(), Problem> {
     if body.size_hint().lower() > limit {
         return Err(Problem::BodyTooLarge { limit });
     }
-    let mut read = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| Problem::BodyUnreadable)?.into_data() else { continue };
-        if read.len() as u64 + data.len() as u64 > limit {
-            return Err(Problem::BodyTooLarge { limit });
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|_| Problem::BodyUnreadable)?.into_data() else { continue };
+            read.extend_from_slice(&data);
+            if read.len() as u64 > limit {
+                return Err(Problem::BodyTooLarge { limit });
+            }
         }
-        read.extend_from_slice(&data);
-    }
-    Ok(read.freeze())
+        Ok(())
+    };
+    tokio::time::timeout(timeout, reading).await.unwrap_or(Err(Problem::BodyTimeout))
+}
+
+/// A body of which a part has been read.
+pub(super) fn resumed(read: Bytes, rest: Incoming) -> AnyBody {
+    let read = futures_util::stream::iter((!read.is_empty()).then(|| Ok(Frame::data(read))));
+    any(StreamBody::new(read.chain(BodyStream::new(rest))))
 }

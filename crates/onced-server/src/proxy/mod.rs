@@ -5,34 +5,39 @@ mod body;
 mod caller;
 mod execute;
 mod key;
+mod observe;
 mod passing;
 mod prepare;
+mod receive;
 mod settle;
+mod transport;
+mod upgrade;
 mod upstream;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use bytes::Bytes;
-use http::{Method, Request, Response};
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{Method, Request, Response, Version};
 use onced::core::fingerprint::Fingerprint;
 use onced::core::key::{Key, Scope};
-use onced::guard::{Begun, Guard, Pace};
+use onced::guard::{About, Begun, Guard, Pace};
 use onced::http::respond::{self, Problem, Subject};
 use onced::store::AnyStore;
 use onced_core::lease::Lease;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
-use self::body::{AnyBody, whole};
+pub(crate) use self::body::{AnyBody, BodyError, whole};
 use self::caller::{Limits, SharedKeys};
 use self::prepare::{Prepared, prepare};
-use self::upstream::Upstreams;
+use self::transport::{Target, Targets};
 use crate::config::{Config, Match, Route};
 
 /// What the gateway takes in.
-pub(crate) type Incoming = Request<axum::body::Body>;
+pub(crate) type Incoming = Request<hyper::body::Incoming>;
 /// What it gives back.
 pub(crate) type Outgoing = Response<AnyBody>;
 
@@ -40,7 +45,7 @@ pub(crate) type Outgoing = Response<AnyBody>;
 pub(crate) struct Gateway {
     config: Config,
     guard: Guard<AnyStore>,
-    upstreams: Upstreams,
+    targets: Targets,
     limits: Limits,
     shared_keys: SharedKeys,
     running: TaskTracker,
@@ -54,24 +59,20 @@ pub(crate) struct Delivery {
     pub(crate) key: Key,
     pub(crate) method: Method,
     pub(crate) uri: http::Uri,
+    pub(crate) version: Version,
     pub(crate) headers: http::HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) received_at: Instant,
 }
 
 impl Gateway {
-    pub(crate) fn new(config: Config, guard: Guard<AnyStore>) -> Self {
-        let limits = Limits::new(config.routes.iter().chain(&config.default_route));
+    /// Fails where an upstream cannot be spoken to as its route says.
+    pub(crate) fn new(config: Config, guard: Guard<AnyStore>) -> anyhow::Result<Self> {
+        let routes = || config.routes.iter().chain(&config.default_route);
+        let (targets, limits) = (Targets::new(routes())?, Limits::new(routes()));
         let (running, unprotected) = (TaskTracker::new(), AtomicU64::new(0));
-        Self {
-            config,
-            guard,
-            upstreams: Upstreams::new(),
-            limits,
-            shared_keys: SharedKeys::default(),
-            running,
-            unprotected,
-        }
+        let shared_keys = SharedKeys::default();
+        Ok(Self { config, guard, targets, limits, shared_keys, running, unprotected })
     }
 
     pub(crate) fn guard(&self) -> &Guard<AnyStore> {
@@ -92,29 +93,37 @@ impl Gateway {
     /// Answers one request.
     pub(crate) async fn handle(self: &Arc<Self>, request: Incoming) -> Outgoing {
         let route = match self.config.route_for(request.method(), request.uri().path()) {
+            // A tunnel to wherever the client likes is nobody's route.
+            _ if request.method() == Method::CONNECT => return self.no_route(),
             Match::Route(route) | Match::Default(route) => route,
-            Match::None => return self.refuse(&Problem::NoRoute, None, &Lease::new(self.config.tick)),
+            Match::None => return self.no_route(),
         };
+        // Every route has one.
+        let Some(target) = self.targets.of(route) else { return self.no_route() };
         if is_safe(request.method()) || !route.is_keyed() {
-            return passing::pass(&self.upstreams, route, request).await;
+            return passing::pass(target, route, request).await;
         }
         let received_at = Instant::now();
-        let (parts, body) = request.into_parts();
-        let scope = match self.admit(route, &parts.headers) {
-            Ok(scope) => scope,
-            Err(problem) => return self.refuse(&problem, Some(&subject_of(&route.name, None)), &route.lease),
-        };
-        let body = match body::read(body, route.max_request_bytes).await {
-            Ok(body) => body,
-            Err(problem) => return self.refuse(&problem, Some(&subject_of(&scope, None)), &route.lease),
-        };
-        let (key, fingerprint) = match prepare(route, &parts, &body).await {
-            Ok(Prepared::Keyed(key, fingerprint)) => (key, fingerprint),
-            Ok(Prepared::Pass) => {
-                self.note_unprotected(route);
-                return passing::pass_whole(&self.upstreams, route, parts, body).await;
+        let (parts, mut body) = request.into_parts();
+        let mut read = Bytes::new();
+        let (scope, prepared) = match self.look_at(route, &parts, &mut body, &mut read).await {
+            Ok(found) => found,
+            Err((problem, scope)) => {
+                if route.observe {
+                    let body = body::resumed(read, body);
+                    if let Some(passed) = observe::pass_refused(target, route, &problem, parts, body).await {
+                        return passed;
+                    }
+                }
+                return self.refuse(&problem, Some(&subject_of(&scope, None)), &route.lease);
             }
-            Err(problem) => return self.refuse(&problem, Some(&subject_of(&scope, None)), &route.lease),
+        };
+        let (key, fingerprint) = match prepared {
+            Prepared::Keyed(key, fingerprint) => (key, fingerprint),
+            Prepared::Pass => {
+                self.note_unprotected(route);
+                return passing::pass_whole(target, route, parts, read).await;
+            }
         };
         let delivery = Delivery {
             route: route.clone(),
@@ -122,15 +131,17 @@ impl Gateway {
             key,
             method: parts.method,
             uri: parts.uri,
+            version: parts.version,
             headers: parts.headers,
-            body,
+            body: read,
             received_at,
         };
         let subject = subject_of(&delivery.scope, Some(&delivery.key));
         let lease = route.lease;
         let (answer, answered) = oneshot::channel();
         let gateway = self.clone();
-        self.running.spawn(async move { gateway.deliver(delivery, fingerprint, answer).await });
+        let target = target.clone();
+        self.running.spawn(async move { gateway.deliver(delivery, fingerprint, &target, answer).await });
         match answered.await {
             Ok(response) => response,
             // The task panicked: the record stays as it is, and nobody is told more than that.
@@ -138,56 +149,27 @@ impl Gateway {
         }
     }
 
-    /// Decides about one delivery, and executes it where it is this one's to execute. Nothing cancels it.
-    async fn deliver(&self, delivery: Delivery, fingerprint: Fingerprint, answer: oneshot::Sender<Outgoing>) {
-        let scope = &delivery.scope;
-        tracing::debug!(target: "onced::phase", phase = "received", %scope, key = delivery.key.shortened());
-        let request = onced::guard::Request {
-            scope: scope.clone(),
-            key: delivery.key.clone(),
-            fingerprint,
-            policy: delivery.route.policy(),
-            pace: Pace { heartbeat: delivery.route.heartbeat, max_execution: delivery.route.max_execution },
+    /// What has to be known of a request before its record is looked for; or why it is refused, and in which scope.
+    /// What has been read of its body is in `read` either way.
+    async fn look_at(
+        &self,
+        route: &Route,
+        parts: &Parts,
+        body: &mut hyper::body::Incoming,
+        read: &mut Bytes,
+    ) -> Result<(Scope, Prepared), (Problem, Scope)> {
+        let scope = self.admit(route, &parts.headers).map_err(|problem| (problem, route.name.clone()))?;
+        let mut buffer = BytesMut::new();
+        let complete = body::read(body, &mut buffer, route.max_request_bytes, self.config.clients.body_timeout).await;
+        *read = buffer.freeze();
+        let reading = async {
+            complete?;
+            prepare(route, parts, read).await
         };
-        let subject = |expires_at| Subject { scope: scope.clone(), key: Some(delivery.key.clone()), expires_at };
-        let (response, about, word) = match self.guard.begin(&request).await {
-            Ok(Begun::Execute(permit)) => return execute::execute(delivery, permit, answer).await,
-            Ok(Begun::Replay { response, about }) => (respond::replayed(&response, about.expires_at), about, "replay"),
-            Ok(Begun::InProgress { retry_after, about }) => {
-                let problem = Problem::InProgress { retry_after };
-                (
-                    respond::problem(&problem, Some(&subject(about.expires_at)), &delivery.route.lease),
-                    about,
-                    "in-progress",
-                )
-            }
-            Ok(Begun::Mismatch { about }) => {
-                let subject = subject(about.expires_at);
-                (respond::problem(&Problem::KeyReused, Some(&subject), &delivery.route.lease), about, "mismatch")
-            }
-            Ok(Begun::Unknown { retry_after, about }) => {
-                let problem = Problem::OutcomeUnknown { retry_after };
-                (respond::problem(&problem, Some(&subject(about.expires_at)), &delivery.route.lease), about, "unknown")
-            }
-            Ok(Begun::Exhausted { about }) => {
-                let subject = subject(about.expires_at);
-                (
-                    respond::problem(&Problem::AttemptsExhausted, Some(&subject), &delivery.route.lease),
-                    about,
-                    "exhausted",
-                )
-            }
-            Err(error) => {
-                tracing::error!(target: "onced::deliver", %error, "nothing was executed");
-                let _ =
-                    answer.send(self.refuse(&Problem::StoreUnavailable, Some(&subject(None)), &delivery.route.lease));
-                return;
-            }
-        };
-        self.guard.answered(about.delivery, response.status().as_u16()).await;
-        note(&delivery, word, 0, response.status().as_u16());
-        // The client may have hung up.
-        let _ = answer.send(response.map(whole));
+        match reading.await {
+            Ok(prepared) => Ok((scope, prepared)),
+            Err(problem) => Err((problem, scope)),
+        }
     }
 
     /// The scope of a caller that is known and may send now.
@@ -196,6 +178,58 @@ impl Gateway {
         self.limits.check(route, &scope)?;
         self.shared_keys.look_at(route, headers);
         Ok(scope)
+    }
+
+    /// Decides about one delivery, and executes it where it is this one's to execute. Nothing cancels it.
+    async fn deliver(
+        &self,
+        delivery: Delivery,
+        fingerprint: Fingerprint,
+        target: &Target,
+        answer: oneshot::Sender<Outgoing>,
+    ) {
+        tracing::debug!(target: "onced::phase", phase = "received", scope = %delivery.scope, key = delivery.key.shortened());
+        let route = &delivery.route;
+        let request = onced::guard::Request {
+            scope: delivery.scope.clone(),
+            key: delivery.key.clone(),
+            fingerprint,
+            policy: route.policy(),
+            pace: Pace { heartbeat: route.heartbeat, max_execution: route.max_execution },
+        };
+        let guard = if route.observe { self.guard.observing() } else { self.guard.clone() };
+        let subject = |expires_at| Subject { expires_at, ..subject_of(&delivery.scope, Some(&delivery.key)) };
+        let problem =
+            |problem: Problem, about: About| respond::problem(&problem, Some(&subject(about.expires_at)), &route.lease);
+        let (response, about, word) = match guard.begin(&request).await {
+            Ok(Begun::Execute(permit)) => return execute::execute(delivery, permit, target, answer).await,
+            Ok(Begun::Replay { response, about }) => (respond::replayed(&response, about.expires_at), about, "replay"),
+            Ok(Begun::InProgress { retry_after, about }) => {
+                (problem(Problem::InProgress { retry_after }, about), about, "in-progress")
+            }
+            Ok(Begun::Mismatch { about }) => (problem(Problem::KeyReused, about), about, "mismatch"),
+            Ok(Begun::Unknown { retry_after, about }) => {
+                (problem(Problem::OutcomeUnknown { retry_after }, about), about, "unknown")
+            }
+            Ok(Begun::Exhausted { about }) => (problem(Problem::AttemptsExhausted, about), about, "exhausted"),
+            Err(error) => {
+                tracing::error!(target: "onced::deliver", %error, "nothing is executed under this key now");
+                let about = About::default();
+                (problem(Problem::StoreUnavailable, about), about, "store-unavailable")
+            }
+        };
+        let (response, word) = match route.observe {
+            true => (observe::pass_on(target, &delivery).await, format!("observed: {word}")),
+            false => (response.map(whole), word.to_owned()),
+        };
+        self.guard.answered(about.delivery, response.status().as_u16()).await;
+        note(&delivery, &word, 0, response.status().as_u16());
+        // The client may have hung up.
+        let _ = answer.send(response);
+    }
+
+    fn no_route(&self) -> Outgoing {
+        self.refuse(&Problem::NoRoute, None, &Lease::new(self.config.tick))
     }
 
     fn refuse(&self, problem: &Problem, subject: Option<&Subject>, lease: &Lease) -> Outgoing {

@@ -2,46 +2,88 @@
 //! Streamed through in both directions; no record is read or made.
 
 use bytes::Bytes;
-use http::Response;
 use http::request::Parts;
+use http::{Request, Response};
 use onced::http::headers;
 use onced::http::respond::{self, Problem, Subject};
 
 use super::body::{AnyBody, any, whole};
-use super::upstream::{Upstreams, head};
+use super::transport::{Answer, Reuse, SendError, Target};
+use super::upgrade::{self, Asked};
+use super::upstream::head;
 use super::{Incoming, Outgoing};
 use crate::config::Route;
 
 /// Passes a request on as it comes in.
-pub(super) async fn pass(upstreams: &Upstreams, route: &Route, request: Incoming) -> Outgoing {
+pub(super) async fn pass(target: &Target, route: &Route, mut request: Incoming) -> Outgoing {
+    let asked = upgrade::asked(&mut request);
     let (parts, body) = request.into_parts();
-    forward(upstreams, route, parts, any(body)).await
+    forward(target, route, parts, any(body), asked).await
+}
+
+/// Passes a request on of whose body a part may have been read.
+pub(super) async fn pass_body(target: &Target, route: &Route, parts: Parts, body: AnyBody) -> Outgoing {
+    forward(target, route, parts, body, None).await
 }
 
 /// Passes a request on whose body has been read.
-pub(super) async fn pass_whole(upstreams: &Upstreams, route: &Route, mut parts: Parts, body: Bytes) -> Outgoing {
+pub(super) async fn pass_whole(target: &Target, route: &Route, mut parts: Parts, body: Bytes) -> Outgoing {
     parts.headers.remove(http::header::CONTENT_LENGTH);
-    forward(upstreams, route, parts, whole(body)).await
+    forward(target, route, parts, whole(body), None).await
 }
 
-async fn forward(upstreams: &Upstreams, route: &Route, parts: Parts, body: AnyBody) -> Outgoing {
-    let Some(request) = head(&route.upstream, &parts.method, &parts.uri, &parts.headers) else {
+async fn forward(target: &Target, route: &Route, parts: Parts, body: AnyBody, asked: Option<Asked>) -> Outgoing {
+    let Some(mut request) = head(&route.upstream, &parts.method, &parts.uri, &parts.headers) else {
         return failed(route, &Problem::NoRoute);
     };
-    let sending = upstreams.pass(request.map(|()| body));
-    match tokio::time::timeout(route.upstream_timeout, sending).await {
-        Ok(Ok(answer)) => {
+    if let Some(asked) = &asked {
+        upgrade::ask(request.headers_mut(), asked);
+    }
+    let sending = send(target, route, request.map(|()| body));
+    let failure = match tokio::time::timeout(route.upstream_timeout, sending).await {
+        Ok(Ok(mut answer)) => {
+            let upgraded = asked.and_then(|asked| upgrade::agreed(asked, &mut answer, &route.name));
             let (mut parts, body) = answer.into_parts();
             headers::strip_hop_by_hop(&mut parts.headers);
-            Response::from_parts(parts, any(body))
+            parts.headers.extend(upgraded.unwrap_or_default());
+            return Response::from_parts(parts, any(body));
         }
-        Ok(Err(error)) if error.is_connect() => {
-            tracing::warn!(target: "onced::pass", scope = %route.name, %error, "the upstream was not reached");
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::Lost("no answer within the upstream's timeout".to_owned()),
+    };
+    match failure {
+        Failure::NotReached(why) => {
+            tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was not reached");
             failed(route, &Problem::UpstreamUnreachable { retry_after: route.lease.tick })
         }
-        Ok(Err(_)) | Err(_) => {
-            tracing::warn!(target: "onced::pass", scope = %route.name, "the upstream was lost");
+        Failure::Lost(why) => {
+            tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was lost");
             failed(route, &Problem::OutcomeLost { retry_after: route.lease.tick })
+        }
+    }
+}
+
+enum Failure {
+    NotReached(String),
+    Lost(String),
+}
+
+/// Sends the request, once. Where a kept connection turns out to have ended before a byte went out, another is opened.
+async fn send(target: &Target, route: &Route, request: Request<AnyBody>) -> Result<Response<Answer>, Failure> {
+    let mut request = request;
+    let mut reuse = Reuse::Yes;
+    loop {
+        let opened = target.open(reuse, route.connect_timeout).await;
+        let connection = opened.map_err(|unsent| Failure::NotReached(unsent.why))?;
+        let was_kept = connection.is_kept();
+        match connection.send(request).await {
+            Ok(answer) => return Ok(answer),
+            Err(SendError::Unsent { request: again, .. }) if was_kept => {
+                request = *again;
+                reuse = Reuse::No;
+            }
+            Err(SendError::Unsent { why, .. }) => return Err(Failure::NotReached(why)),
+            Err(SendError::Lost { why }) => return Err(Failure::Lost(why)),
         }
     }
 }

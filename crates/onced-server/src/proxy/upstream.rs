@@ -1,105 +1,65 @@
-//! The upstream's side: one request out, once, and what came back; never a silent second try.
+//! The head of a request as the upstream gets it: end-to-end headers only, and nothing said in our name.
 
-use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Method, Request, Response, Uri};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http::uri::{PathAndQuery, Uri};
+use http::{Method, Request};
 use onced::http::headers;
-use tokio::net::TcpStream;
 
-use super::body::AnyBody;
-use crate::config::{Route, Upstream};
+use crate::config::Upstream;
 
-type Passing = Client<HttpConnector, AnyBody>;
-
-/// The client for what passes unguarded; it keeps connections.
-pub(super) struct Upstreams {
-    passing: Passing,
-}
-
-impl Upstreams {
-    pub(super) fn new() -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        let mut builder = Client::builder(TokioExecutor::new());
-        builder.retry_canceled_requests(false);
-        Self { passing: builder.build(connector) }
-    }
-
-    /// Passes an unguarded request on.
-    pub(super) async fn pass(
-        &self,
-        request: Request<AnyBody>,
-    ) -> Result<Response<Incoming>, hyper_util::client::legacy::Error> {
-        self.passing.request(request).await
-    }
-}
-
-/// A connection for one guarded request: on a kept one, a close that crosses the request would look like a lost answer.
-pub(super) struct Connection(http1::SendRequest<Full<Bytes>>);
-
-impl Connection {
-    /// Connects, and sends nothing. Whatever goes wrong here, the upstream was not reached.
-    pub(super) async fn open(route: &Route) -> Result<Self, String> {
-        let connecting = async {
-            let address = (route.upstream.host().trim_matches(['[', ']']), route.upstream.port());
-            let stream = TcpStream::connect(address).await.map_err(|error| cause(&error))?;
-            // A hint only: without it the request goes out a little later.
-            let _ = stream.set_nodelay(true);
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| cause(&error))
-        };
-        let (sender, connection) = match tokio::time::timeout(route.connect_timeout, connecting).await {
-            Ok(connected) => connected?,
-            Err(_) => return Err("no connection within connect_timeout".to_owned()),
-        };
-        // Its errors come out of the request and the answer's body as well.
-        tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        Ok(Self(sender))
-    }
-
-    /// Sends the request, once. After an error it may have taken effect.
-    pub(super) async fn send(mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
-        if let Some(path) = request.uri().path_and_query().cloned() {
-            *request.uri_mut() = Uri::from(path);
-        }
-        self.0.send_request(request).await.map_err(|error| cause(&error))
-    }
-}
-
-/// The head of a request as the upstream gets it: end-to-end headers only, and nothing said in our name.
+/// The head of a request as the upstream gets it.
 pub(super) fn head(upstream: &Upstream, method: &Method, uri: &Uri, from: &HeaderMap) -> Option<Request<()>> {
-    let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    let target =
-        Uri::builder().scheme("http").authority(upstream.authority().clone()).path_and_query(path).build().ok()?;
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let host = upstream.host_header();
     let mut request = Request::new(());
     *request.method_mut() = method.clone();
-    *request.uri_mut() = target;
+    *request.uri_mut() = Uri::builder().scheme("http").authority(host).path_and_query(path).build().ok()?;
     let mut end_to_end = from.clone();
     headers::strip_hop_by_hop(&mut end_to_end);
     headers::strip_own(&mut end_to_end);
     end_to_end.remove(header::EXPECT);
-    if !end_to_end.contains_key(header::HOST)
-        && let Ok(host) = HeaderValue::from_str(upstream.authority().as_str())
-    {
-        end_to_end.insert(header::HOST, host);
+    join_cookies(&mut end_to_end);
+    if !end_to_end.contains_key(header::HOST) {
+        // HTTP/2 has it in the target.
+        let host = uri.authority().map_or(host, |authority| authority.as_str());
+        end_to_end.insert(header::HOST, HeaderValue::from_str(host).ok()?);
     }
     *request.headers_mut() = end_to_end;
     Some(request)
 }
 
-fn cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut words = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        words = format!("{words}: {inner}");
-        source = inner.source();
+/// HTTP/2 may cut a `Cookie` header into several, which HTTP/1.1 does not know.
+fn join_cookies(headers: &mut HeaderMap) {
+    let cookies: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if cookies.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..]))
+    {
+        headers.insert(header::COOKIE, joined);
     }
-    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(uri: &'static str, pairs: &[(&'static str, &'static str)]) -> Request<()> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        head(&Upstream::parse("http://app:3000").unwrap(), &Method::POST, &Uri::from_static(uri), &headers).unwrap()
+    }
+
+    #[test]
+    fn the_host_is_the_clients_where_it_names_one() {
+        assert_eq!(sent("/a?b", &[("host", "shop.example")]).headers()["host"], "shop.example");
+        assert_eq!(sent("http://shop.example/a", &[]).headers()["host"], "shop.example");
+        assert_eq!(sent("/a", &[]).headers()["host"], "app:3000");
+    }
+
+    #[test]
+    fn cookies_that_were_cut_are_one_header_again() {
+        let request = sent("/", &[("cookie", "a=1"), ("cookie", "b=2")]);
+        assert_eq!(request.headers().get_all("cookie").iter().collect::<Vec<_>>(), ["a=1; b=2"]);
+    }
 }

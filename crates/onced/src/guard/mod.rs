@@ -148,13 +148,21 @@ pub enum GuardError {
 pub struct Guard<S> {
     store: S,
     log: DeliveryLog,
+    observes: bool,
 }
 
 impl<S: Store> Guard<S> {
     /// A guard over that store. Needs a tokio runtime, for the log of deliveries.
     pub fn new(store: S, log_deliveries: LogDeliveries) -> Self {
         let log = DeliveryLog::start(store.clone(), log_deliveries);
-        Self { store, log }
+        Self { store, log, observes: false }
+    }
+
+    /// The same guard for a caller that executes whatever is decided: what it would have stopped stands in the log of
+    /// deliveries as `observed: replay`, `observed: in-progress` and so on.
+    #[must_use]
+    pub fn observing(&self) -> Self {
+        Self { observes: true, ..self.clone() }
     }
 
     /// The store.
@@ -245,7 +253,7 @@ impl<S: Store> Guard<S> {
             scope: claim.scope.clone(),
             key: claim.key.clone(),
             age: Duration::ZERO,
-            decision: answer.words(),
+            decision: if self.observes { format!("observed: {}", answer.words()) } else { answer.words() },
             answered_status: None,
             request_hash: claim.request_hash,
             attempt: answer.attempt,

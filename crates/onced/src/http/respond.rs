@@ -69,6 +69,8 @@ pub enum Problem {
     BodyInvalid,
     /// The request's body broke off, or could not be read.
     BodyUnreadable,
+    /// The request's body did not arrive in time.
+    BodyTimeout,
     /// No route matches, and there is no upstream for what matches none.
     NoRoute,
 }
@@ -223,6 +225,14 @@ impl Problem {
                 Retry::Never,
                 None,
             ),
+            Self::BodyTimeout => shape(
+                "body-timeout",
+                StatusCode::REQUEST_TIMEOUT,
+                "The request's body did not arrive in time",
+                "The body was not complete within the gateway's body_timeout. Nothing was stored. Send the same request again.",
+                Retry::SameKey,
+                None,
+            ),
             Self::NoRoute => shape(
                 "no-route",
                 StatusCode::NOT_FOUND,
@@ -339,6 +349,7 @@ mod tests {
             (Problem::BodyTooLarge { limit: 5 }, 413, "body-too-large", "never", None),
             (Problem::CallerUnknown, 401, "caller-unknown", "never", None),
             (Problem::RateLimited { retry_after: wait }, 429, "rate-limited", "same-key", Some("2")),
+            (Problem::BodyTimeout, 408, "body-timeout", "same-key", None),
             (Problem::BodyInvalid, 400, "body-invalid", "never", None),
         ];
         for (cause, status, code, retry, retry_after) in rows {

@@ -48,6 +48,7 @@ fn the_defaults_of_the_reference_are_the_true_ones() {
     for setting in SETTINGS {
         let section = match setting.place {
             Place::Top => "",
+            Place::Clients => "[clients]",
             Place::Store => "[store]",
             Place::Log => "[log]",
             Place::Defaults => "[defaults]",
@@ -81,8 +82,7 @@ fn the_defaults_of_the_reference_are_the_true_ones() {
 fn the_example_and_the_reference_show_every_setting() {
     let reference = reference_table();
     for Setting { name, .. } in SETTINGS {
-        let in_example =
-            [format!("\n{name} = "), format!("\n#{name} = "), format!("{{ {name} = "), format!(", {name} = ")];
+        let in_example = ["\n", "\n#", "\n#   ", "{ ", ", "].map(|before| format!("{before}{name} = "));
         assert!(in_example.iter().any(|text| EXAMPLE.contains(text)), "onced.example.toml does not show `{name}`");
         assert!(reference.contains(&format!("| `{name}` |")), "the reference does not list `{name}`");
     }

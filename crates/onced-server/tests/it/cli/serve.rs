@@ -77,7 +77,7 @@ async fn what_cannot_be_served_is_refused_in_words() {
     let folder = tempfile::tempdir().expect("a folder");
     for (args, words) in [
         (&["serve"][..], "there is nothing to serve; add --upstream http://127.0.0.1:3000"),
-        (&["serve", "--upstream", "https://app"], "asks for TLS to the upstream"),
+        (&["serve", "--upstream", "ftp://app"], "is not the URL of an upstream"),
         (&["serve", "--upstream", "http://127.0.0.1:8080"], "is the gateway itself"),
         (&["serve", "--upstream", "http://a:1", "--store", "onced.db"], "write \"sqlite:onced.db\""),
         (&["serve", "--upstream", "http://a:1", "--store", "sqlite:no/such/folder/x.db"], "cannot be opened"),

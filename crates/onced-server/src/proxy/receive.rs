@@ -1,0 +1,234 @@
+//! Reads the answer of an attempt and has it settled. An answer is kept back until its outcome is stored; one that is
+//! too large for that, or that comes little by little, is passed on while it is read, and only its end is kept back.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header;
+use http::response::Parts;
+use http::{Response, Version};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use onced::core::fingerprint::media_type_of;
+use onced::http::{headers, respond};
+use onced_core::record::StoredResponse;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::Outgoing;
+use super::body::any;
+use super::execute::{Attempt, Right};
+use super::transport::Answer;
+
+/// So long an answer without a length is waited for before what is there of it goes out.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// So many pieces wait for a client that reads slowly.
+const WAITING: usize = 4;
+
+impl Attempt {
+    /// Reads the answer and tells the client, if that still listens.
+    pub(super) async fn receive(
+        self,
+        permit: Right,
+        got: Response<Answer>,
+        deadline: Instant,
+        answer: oneshot::Sender<Outgoing>,
+    ) {
+        let (mut head, mut body) = got.into_parts();
+        headers::strip_hop_by_hop(&mut head.headers);
+        let patience = if self.ends_within(&head) {
+            None
+        } else if is_event_stream(&head) {
+            Some(Instant::now())
+        } else {
+            Some(Instant::now() + PATIENCE)
+        };
+        let patience = patience.filter(|at| *at < deadline);
+        let mut record = Record::new(self.delivery.route.max_response_bytes);
+        let mut first = Vec::new();
+        let broken = loop {
+            match tokio::time::timeout_at(patience.unwrap_or(deadline), body.frame()).await {
+                Ok(None) => break None,
+                Ok(Some(Ok(frame))) => {
+                    record.take(&frame);
+                    first.push(frame);
+                    if record.is_over() {
+                        return self.stream(permit, head, first, record, body, answer).await;
+                    }
+                }
+                Ok(Some(Err(error))) => break Some(format!("the answer broke off: {error}")),
+                Err(_) if patience.is_some() => {
+                    return self.stream(permit, head, first, record, body, answer).await;
+                }
+                Err(_) => break Some("the answer was not complete within the upstream's timeout".to_owned()),
+            }
+        };
+        self.phase("answered");
+        let response = match broken {
+            Some(why) => self.lost(permit, &why).await,
+            None => self.settled(permit, head, record.bytes()).await,
+        };
+        self.finish(answer, response).await;
+    }
+
+    async fn settled(&self, permit: Right, mut head: Parts, body: Bytes) -> Response<Bytes> {
+        let stored = self.to_store(&head, Some(body.clone()));
+        match self.settle(permit, &head, stored).await {
+            Err(instead) if !self.delivery.route.observe => instead,
+            settled => {
+                head.headers.remove(header::CONTENT_LENGTH);
+                respond::expires(&mut head.headers, settled.ok().flatten());
+                Response::from_parts(head, body)
+            }
+        }
+    }
+
+    /// Whether the client sees by itself where the answer ends, so that it would take a part of it for the whole unless
+    /// something is missing. Elsewhere the end is said, and can be kept back.
+    fn ends_within(&self, head: &Parts) -> bool {
+        head.headers.contains_key(header::CONTENT_LENGTH) || self.delivery.version <= Version::HTTP_10
+    }
+
+    /// Passes an answer on while it is read. Its end, or its last piece, is kept back until the outcome is stored;
+    /// where that fails, the connection is broken off. A client that stops reading is given up, the answer is not.
+    async fn stream(
+        self,
+        permit: Right,
+        mut head: Parts,
+        first: Vec<Frame<Bytes>>,
+        mut record: Record,
+        mut body: Answer,
+        answer: oneshot::Sender<Outgoing>,
+    ) {
+        let idle = self.delivery.route.upstream_timeout;
+        let last_moment = Instant::now() + self.delivery.route.max_execution;
+        let (sender, receiver) = mpsc::channel(WAITING);
+        let held = if self.ends_within(&head) { Held::Piece(None) } else { Held::End };
+        let mut client = Client { sender: Some(sender), patience: idle, held };
+        let status = head.status;
+        respond::expires(&mut head.headers, self.expires_at);
+        let outgoing = Response::from_parts(head.clone(), any(StreamBody::new(receiver_stream(receiver))));
+        // The client may have hung up; the answer is read all the same, for its outcome.
+        let _ = answer.send(outgoing);
+        for frame in first {
+            client.pass(frame).await;
+        }
+        let broken = loop {
+            let until = last_moment.min(Instant::now() + idle);
+            match tokio::time::timeout_at(until, body.frame()).await {
+                Ok(None) => break None,
+                Ok(Some(Ok(frame))) => {
+                    record.take(&frame);
+                    client.pass(frame).await;
+                }
+                Ok(Some(Err(error))) => break Some(format!("the answer broke off: {error}")),
+                Err(_) if until == last_moment => break Some("the answer took longer than max_execution".to_owned()),
+                Err(_) => break Some("nothing more of the answer came within the upstream's timeout".to_owned()),
+            }
+        };
+        self.phase("answered");
+        let is_known = match broken {
+            Some(why) => {
+                self.lost(permit, &why).await;
+                false
+            }
+            None => {
+                let stored = match record.is_over() {
+                    true => StoredResponse { body_omitted: true, ..self.to_store(&head, None) },
+                    false => self.to_store(&head, Some(record.bytes())),
+                };
+                self.settle(permit, &head, stored).await.is_ok() || self.delivery.route.observe
+            }
+        };
+        client.end(is_known).await;
+        self.phase("ended");
+        self.note(status).await;
+    }
+}
+
+fn is_event_stream(head: &Parts) -> bool {
+    let media_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(media_type_of);
+    media_type.as_deref() == Some("text/event-stream")
+}
+
+/// What of an answer is to be stored, up to the limit; beyond it nothing is kept.
+struct Record {
+    read: BytesMut,
+    limit: usize,
+    is_over: bool,
+}
+
+impl Record {
+    fn new(limit: u64) -> Self {
+        Self { read: BytesMut::new(), limit: usize::try_from(limit).unwrap_or(usize::MAX), is_over: false }
+    }
+
+    fn take(&mut self, frame: &Frame<Bytes>) {
+        let Some(data) = frame.data_ref().filter(|_| !self.is_over) else { return };
+        if data.len() > self.limit - self.read.len() {
+            self.is_over = true;
+            self.read = BytesMut::new();
+        } else {
+            self.read.extend_from_slice(data);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn bytes(self) -> Bytes {
+        self.read.freeze()
+    }
+}
+
+/// What is kept back of a streamed answer until its outcome is stored.
+enum Held {
+    /// The latest piece: the client sees by itself where the answer ends.
+    Piece(Option<Frame<Bytes>>),
+    /// The end alone, which is said.
+    End,
+}
+
+/// The client of a streamed answer, until it hangs up or stops reading.
+struct Client {
+    sender: Option<mpsc::Sender<Result<Frame<Bytes>, std::io::Error>>>,
+    patience: Duration,
+    held: Held,
+}
+
+impl Client {
+    async fn pass(&mut self, frame: Frame<Bytes>) {
+        let next = match &mut self.held {
+            Held::Piece(held) => held.replace(frame),
+            Held::End => Some(frame),
+        };
+        if let Some(frame) = next {
+            self.send(Ok(frame)).await;
+        }
+    }
+
+    /// The end is said by hanging up.
+    async fn end(mut self, is_known: bool) {
+        let held = match &mut self.held {
+            Held::Piece(held) => held.take(),
+            Held::End => None,
+        };
+        match held {
+            _ if !is_known => self.send(Err(std::io::Error::other("the outcome of this answer is not known"))).await,
+            Some(frame) => self.send(Ok(frame)).await,
+            None => {}
+        }
+    }
+
+    async fn send(&mut self, piece: Result<Frame<Bytes>, std::io::Error>) {
+        let Some(sender) = &self.sender else { return };
+        if sender.send_timeout(piece, self.patience).await.is_err() {
+            self.sender = None;
+        }
+    }
+}
+
+fn receiver_stream<T>(receiver: mpsc::Receiver<T>) -> impl futures_util::Stream<Item = T> {
+    futures_util::stream::unfold(receiver, async |mut receiver| receiver.recv().await.map(|item| (item, receiver)))
+}

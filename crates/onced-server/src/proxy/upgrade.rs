@@ -1,0 +1,65 @@
+//! Connections that become something else, WebSockets most of all: passed on by `GET` alone, unguarded, and said so.
+
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use onced_core::key::Scope;
+
+use crate::server::Place;
+
+/// What a client asks for, until the upstream has answered.
+pub(super) struct Asked {
+    protocol: HeaderValue,
+    client: OnUpgrade,
+    /// Its place among the connections is taken for as long as bytes are passed.
+    place: Option<Place>,
+}
+
+/// What the request asks to become, if anything. Read before its hop-by-hop headers are gone.
+pub(super) fn asked<B>(request: &mut Request<B>) -> Option<Asked> {
+    let protocol = request.headers().get(header::UPGRADE).cloned()?;
+    if request.method() != Method::GET || !names_upgrade(request.headers()) {
+        return None;
+    }
+    let place = request.extensions_mut().remove::<Place>();
+    Some(Asked { protocol, client: hyper::upgrade::on(request), place })
+}
+
+fn names_upgrade(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
+}
+
+/// Says in the forwarded request what is asked for.
+pub(super) fn ask(headers: &mut HeaderMap, asked: &Asked) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, asked.protocol.clone());
+}
+
+/// Where the upstream agrees, bytes are passed in both directions from here on, until one side ends. To be called
+/// before the answer's hop-by-hop headers are taken out; they are put back here.
+pub(super) fn agreed<B>(asked: Asked, answer: &mut Response<B>, scope: &Scope) -> Option<HeaderMap> {
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return None;
+    }
+    let mut kept = HeaderMap::new();
+    kept.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    kept.insert(header::UPGRADE, answer.headers().get(header::UPGRADE).cloned().unwrap_or(asked.protocol));
+    let (client, upstream, scope) = (asked.client, hyper::upgrade::on(answer), scope.clone());
+    tracing::info!(target: "onced::pass", %scope, "upgraded: what passes from here on is unguarded");
+    tokio::spawn(async move {
+        let _place = asked.place;
+        if let Ok((client, upstream)) = tokio::try_join!(client, upstream) {
+            pass(client, upstream).await;
+        }
+        tracing::debug!(target: "onced::pass", %scope, "the upgraded connection has ended");
+    });
+    Some(kept)
+}
+
+async fn pass(client: Upgraded, upstream: Upgraded) {
+    let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+    // Either side may hang up whenever it likes.
+    let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+}
