@@ -29,28 +29,34 @@ where
     body.map_err(Into::into).boxed_unsync()
 }
 
-/// Reads a request's body whole into `read`, up to `limit` bytes and within `timeout`: of what says that it is larger,
-/// nothing is read.
-pub(super) async fn read(
-    body: &mut Incoming,
-    read: &mut BytesMut,
-    limit: u64,
-    timeout: Duration,
-) -> Result<(), Problem> {
+/// What has been read of a body.
+#[derive(Default)]
+pub(super) struct Read {
+    pub(super) bytes: Bytes,
+    /// Its client has broken off: there is no rest.
+    pub(super) is_broken: bool,
+}
+
+/// Reads a request's body whole, up to `limit` bytes and within `timeout`: of what says that it is larger, nothing is
+/// read.
+pub(super) async fn read(body: &mut Incoming, read: &mut Read, limit: u64, timeout: Duration) -> Result<(), Problem> {
     if body.size_hint().lower() > limit {
         return Err(Problem::BodyTooLarge { limit });
     }
+    let mut buffer = BytesMut::new();
     let reading = async {
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.map_err(|_| Problem::BodyUnreadable)?.into_data() else { continue };
-            read.extend_from_slice(&data);
-            if read.len() as u64 > limit {
+            buffer.extend_from_slice(&data);
+            if buffer.len() as u64 > limit {
                 return Err(Problem::BodyTooLarge { limit });
             }
         }
         Ok(())
     };
-    tokio::time::timeout(timeout, reading).await.unwrap_or(Err(Problem::BodyTimeout))
+    let end = tokio::time::timeout(timeout, reading).await.unwrap_or(Err(Problem::BodyTimeout));
+    *read = Read { bytes: buffer.freeze(), is_broken: end == Err(Problem::BodyUnreadable) };
+    end
 }
 
 /// A body of which a part has been read.

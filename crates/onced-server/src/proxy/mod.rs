@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, Version};
 use onced::core::fingerprint::Fingerprint;
@@ -30,6 +30,7 @@ use onced_core::lease::Lease;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
+use self::body::Read;
 pub(crate) use self::body::{AnyBody, BodyError, whole};
 use self::caller::{Limits, SharedKeys};
 use self::prepare::{Prepared, prepare};
@@ -105,15 +106,13 @@ impl Gateway {
         }
         let received_at = Instant::now();
         let (parts, mut body) = request.into_parts();
-        let mut read = Bytes::new();
+        let mut read = Read::default();
         let (scope, prepared) = match self.look_at(route, &parts, &mut body, &mut read).await {
             Ok(found) => found,
             Err((problem, scope)) => {
-                if route.observe {
-                    let body = body::resumed(read, body);
-                    if let Some(passed) = observe::pass_refused(target, route, &problem, parts, body).await {
-                        return passed;
-                    }
+                if route.observe && !read.is_broken {
+                    return observe::pass_refused(target, route, &problem, parts, body::resumed(read.bytes, body))
+                        .await;
                 }
                 return self.refuse(&problem, Some(&subject_of(&scope, None)), &route.lease);
             }
@@ -122,7 +121,7 @@ impl Gateway {
             Prepared::Keyed(key, fingerprint) => (key, fingerprint),
             Prepared::Pass => {
                 self.note_unprotected(route);
-                return passing::pass_whole(target, route, parts, read).await;
+                return passing::pass_whole(target, route, parts, read.bytes).await;
             }
         };
         let delivery = Delivery {
@@ -133,7 +132,7 @@ impl Gateway {
             uri: parts.uri,
             version: parts.version,
             headers: parts.headers,
-            body: read,
+            body: read.bytes,
             received_at,
         };
         let subject = subject_of(&delivery.scope, Some(&delivery.key));
@@ -156,15 +155,12 @@ impl Gateway {
         route: &Route,
         parts: &Parts,
         body: &mut hyper::body::Incoming,
-        read: &mut Bytes,
+        read: &mut Read,
     ) -> Result<(Scope, Prepared), (Problem, Scope)> {
         let scope = self.admit(route, &parts.headers).map_err(|problem| (problem, route.name.clone()))?;
-        let mut buffer = BytesMut::new();
-        let complete = body::read(body, &mut buffer, route.max_request_bytes, self.config.clients.body_timeout).await;
-        *read = buffer.freeze();
         let reading = async {
-            complete?;
-            prepare(route, parts, read).await
+            body::read(body, read, route.max_request_bytes, self.config.clients.body_timeout).await?;
+            prepare(route, parts, &read.bytes).await
         };
         match reading.await {
             Ok(prepared) => Ok((scope, prepared)),

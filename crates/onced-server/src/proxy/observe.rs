@@ -19,19 +19,15 @@ pub(super) async fn pass_on(target: &Target, delivery: &Delivery) -> Outgoing {
     passing::pass_whole(target, &delivery.route, parts, delivery.body.clone()).await
 }
 
-/// Passes on what would have been refused before its record was looked for. `None` where its client has broken off,
-/// so that there is nothing whole to pass on.
+/// Passes on what would have been refused before its record was looked for.
 pub(super) async fn pass_refused(
     target: &Target,
     route: &Route,
     problem: &Problem,
     parts: Parts,
     body: AnyBody,
-) -> Option<Outgoing> {
-    if matches!(problem, Problem::BodyUnreadable | Problem::BodyTimeout) {
-        return None;
-    }
+) -> Outgoing {
     let code = problem.code();
     tracing::info!(target: "onced::deliver", scope = %route.name, code, "observed: this would have been refused");
-    Some(passing::pass_body(target, route, parts, body).await)
+    passing::pass_body(target, route, parts, body).await
 }

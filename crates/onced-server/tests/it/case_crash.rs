@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use onced_harness::{Call, Recorder, RecorderOptions};
 use testkit::http_client::{Answer, Request};
-use testkit::{Database, SqlText};
+use testkit::{Database, Sql, SqlText};
 
 use crate::fixture::{secs, sql};
 use crate::same_database_app::create_orders;
@@ -68,12 +68,16 @@ pub(crate) async fn outside_app(database: &Database) -> Recorder {
     let options = RecorderOptions::default().effect_fn(move |call: Call| {
         let sql = sql.clone();
         async move {
-            let key = key_of(&call);
-            sql.execute(&format!("INSERT INTO orders (key, attempt, body) VALUES ('{key}', {}, '')", call.run)).await;
+            outside_order(&sql, key_of(&call), call.run).await;
             None
         }
     });
     Recorder::start(options).await.expect("the upstream can listen")
+}
+
+/// What such an upstream writes.
+pub(crate) async fn outside_order(sql: &Sql, key: &str, run: u64) {
+    sql.execute(&format!("INSERT INTO orders (key, attempt, body) VALUES ('{key}', {run}, '')")).await;
 }
 
 /// The record of a key: its status, its attempt and the stored body.

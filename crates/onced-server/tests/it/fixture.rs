@@ -1,6 +1,22 @@
 //! What every end-to-end test stands on: a throw-away database, gateways in front of a scripted upstream, and time
 //! that runs at a tenth of its length but in the soak.
 
+/// Makes of each case a test on SQLite and one on PostgreSQL.
+macro_rules! on_both {
+    ($($case:ident: $sqlite:ident, $postgres:ident;)+) => { $(
+        #[tokio::test]
+        async fn $sqlite() {
+            $case(Backend::Sqlite).await;
+        }
+
+        #[tokio::test]
+        async fn $postgres() {
+            $case(Backend::Postgres).await;
+        }
+    )+ };
+}
+pub(crate) use on_both;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

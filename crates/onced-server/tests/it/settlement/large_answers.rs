@@ -2,10 +2,11 @@
 
 use onced_harness::{Recorder, RecorderOptions, Reply, Rule};
 use testkit::http_client::{Request, send, try_send};
-use testkit::{Backend, Database, Sql};
+use testkit::{Backend, Database};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use super::refuse_completions;
 use crate::fixture::{Gateway, LIMIT, route, sql};
 
 const LARGE: usize = 3_000_000;
@@ -24,25 +25,6 @@ fn body(size: usize) -> Vec<u8> {
 
 fn request(key: &str) -> Request {
     Request::post("/pdf", "{}").key(key)
-}
-
-/// From now on the ledger takes no completion.
-async fn refuse_completions(database: &Database) {
-    match database.sql() {
-        Sql::Sqlite(_) => {
-            let trigger = "CREATE TRIGGER planted BEFORE UPDATE ON onced_idempotency_keys WHEN NEW.status = 'completed' \
-                 BEGIN SELECT RAISE(ABORT, 'planted'); END";
-            database.sql().execute(trigger).await;
-        }
-        Sql::Postgres(_) => {
-            let function =
-                "CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'planted'; END $$";
-            database.sql().execute(function).await;
-            let trigger = "CREATE TRIGGER planted BEFORE UPDATE ON onced.idempotency_keys FOR EACH ROW \
-                 WHEN (NEW.status = 'completed') EXECUTE FUNCTION planted()";
-            database.sql().execute(trigger).await;
-        }
-    }
 }
 
 async fn ends_once_it_is_stored(backend: Backend) {
