@@ -1,15 +1,20 @@
 //! A store of whichever backend its URL names.
 
+use std::time::Duration;
+
 use onced_core::key::{Key, Scope};
 use onced_core::record::{LeaseToken, Status};
+use onced_core::time::Timestamp;
 use uuid::Uuid;
 
-use super::deliveries::{Deliveries, DeliveryLine, DeliveryRead};
+use super::deliveries::{Deliveries, DeliveryLine, DeliveryRead, Repeats};
+use super::health::{Backends, Growth, Health, Overdue, SchemaVersion, Settings, Unfinished};
 use super::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
 #[cfg(feature = "postgres")]
 use super::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use super::sqlite::SqliteStore;
+use super::sweep::{Batch, Due, Sweep};
 use super::upkeep::{Audited, Because, Filter, Listed, Resolution, Upkeep};
 use super::{StoreError, StoreOptions};
 
@@ -115,6 +120,10 @@ impl Deliveries for AnyStore {
     async fn deliveries_of(&mut self, scope: &Scope, key: &Key, limit: u32) -> Result<Vec<DeliveryRead>, StoreError> {
         each!(self, store => store.deliveries_of(scope, key, limit).await)
     }
+
+    async fn repeats(&mut self, since: Option<Duration>) -> Result<Vec<Repeats>, StoreError> {
+        each!(self, store => store.repeats(since).await)
+    }
 }
 
 impl Upkeep for AnyStore {
@@ -135,5 +144,49 @@ impl Upkeep for AnyStore {
         because: &Because,
     ) -> Result<bool, StoreError> {
         each!(self, store => store.resolve(scope, key, token, resolution, because).await)
+    }
+}
+
+impl Sweep for AnyStore {
+    async fn sweep_keys(&mut self, limit: u32) -> Result<Batch, StoreError> {
+        each!(self, store => store.sweep_keys(limit).await)
+    }
+
+    async fn sweep_deliveries(&mut self, keep: Duration, limit: u32) -> Result<Batch, StoreError> {
+        each!(self, store => store.sweep_deliveries(keep, limit).await)
+    }
+
+    async fn due(&mut self, keep: Duration) -> Result<Vec<Due>, StoreError> {
+        each!(self, store => store.due(keep).await)
+    }
+}
+
+impl Health for AnyStore {
+    async fn settings(&mut self) -> Result<Settings, StoreError> {
+        each!(self, store => store.settings().await)
+    }
+
+    async fn schema_version(&mut self) -> Result<SchemaVersion, StoreError> {
+        each!(self, store => store.schema_version().await)
+    }
+
+    async fn database_time(&mut self) -> Result<Timestamp, StoreError> {
+        each!(self, store => store.database_time().await)
+    }
+
+    async fn backends(&mut self) -> Result<Option<Backends>, StoreError> {
+        each!(self, store => store.backends().await)
+    }
+
+    async fn unfinished(&mut self) -> Result<Vec<Unfinished>, StoreError> {
+        each!(self, store => store.unfinished().await)
+    }
+
+    async fn overdue(&mut self) -> Result<Overdue, StoreError> {
+        each!(self, store => store.overdue().await)
+    }
+
+    async fn growth(&mut self) -> Result<Growth, StoreError> {
+        each!(self, store => store.growth().await)
     }
 }

@@ -57,6 +57,64 @@ pub struct DeliveryRead {
     pub attempt: u32,
 }
 
+/// What was decided about the deliveries of one scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeats {
+    /// The scope.
+    pub scope: String,
+    /// Each decision as it is written, and how often; the most frequent first.
+    pub decisions: Vec<(String, u64)>,
+    /// When the first of the deliveries came in.
+    pub first: Timestamp,
+    /// When the last did.
+    pub last: Timestamp,
+    /// The keys that were repeated most where repeats were only observed, at most five, and how often.
+    pub keys: Vec<(String, u64)>,
+}
+
+impl Repeats {
+    /// Gathers rows that are ordered by scope: each is a decision with its first and last time, or a key.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn gather(rows: impl Iterator<Item = Result<RepeatsRow, StoreError>>) -> Result<Vec<Self>, StoreError> {
+        let mut all: Vec<Self> = Vec::new();
+        for row in rows {
+            let RepeatsRow { scope, what, count } = row?;
+            let at = match all.iter().position(|repeats| repeats.scope == scope) {
+                Some(at) => at,
+                None => {
+                    let (first, last) = (Timestamp::from_micros(i64::MAX), Timestamp::from_micros(i64::MIN));
+                    all.push(Self { scope, decisions: Vec::new(), first, last, keys: Vec::new() });
+                    all.len() - 1
+                }
+            };
+            let Some(repeats) = all.get_mut(at) else { continue };
+            match what {
+                Repeated::Decision { decision, first, last } => {
+                    repeats.decisions.push((decision, count));
+                    repeats.first = repeats.first.min(first);
+                    repeats.last = repeats.last.max(last);
+                }
+                Repeated::Key(key) => repeats.keys.push((key, count)),
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// A row of the statement behind [`Repeats`].
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) struct RepeatsRow {
+    pub(crate) scope: String,
+    pub(crate) what: Repeated,
+    pub(crate) count: u64,
+}
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) enum Repeated {
+    Decision { decision: String, first: Timestamp, last: Timestamp },
+    Key(String),
+}
+
 /// The deliveries of a backend.
 pub trait Deliveries: Send {
     /// Writes lines, and the statuses with which executing deliveries were answered. May be run again.
@@ -73,4 +131,7 @@ pub trait Deliveries: Send {
         key: &Key,
         limit: u32,
     ) -> impl Future<Output = Result<Vec<DeliveryRead>, StoreError>> + Send;
+
+    /// What was decided about the deliveries of the time `since`, or of all that are kept, by scope.
+    fn repeats(&mut self, since: Option<Duration>) -> impl Future<Output = Result<Vec<Repeats>, StoreError>> + Send;
 }

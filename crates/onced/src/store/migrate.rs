@@ -7,6 +7,7 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 
 use super::StoreError;
+use super::health::SchemaVersion;
 
 /// A numbered step of the schema. Once released, its text never changes.
 pub(crate) struct Step {
@@ -60,14 +61,23 @@ pub(crate) fn newest(steps: &[Step]) -> i64 {
     steps.iter().map(|step| step.version).max().unwrap_or(0)
 }
 
-pub(crate) fn newer_schema(found: i64, known: i64) -> StoreError {
+/// Whether a schema is the one that this binary knows; `false` where it is older or not there.
+pub(crate) fn is_current(version: SchemaVersion, keys_table: &str) -> Result<bool, StoreError> {
+    match version {
+        SchemaVersion { foreign: true, .. } => Err(foreign_table(keys_table)),
+        SchemaVersion { found: Some(found), known, .. } if found > known => Err(newer_schema(found, known)),
+        SchemaVersion { found, known, .. } => Ok(found == Some(known)),
+    }
+}
+
+fn newer_schema(found: i64, known: i64) -> StoreError {
     StoreError::refused(format!(
         "the database's schema is at version {found}, newer than this onced knows ({known}): \
          run the newer onced, or another database"
     ))
 }
 
-pub(crate) fn foreign_table(table: &str) -> StoreError {
+fn foreign_table(table: &str) -> StoreError {
     StoreError::refused(format!(
         "there is a table {table} already that onced did not make: move it away, or give onced another schema or database"
     ))

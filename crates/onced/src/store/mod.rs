@@ -1,11 +1,13 @@
 //! The store: what stands in the database, as facts. It gives them no meaning; `onced_core::decision` does.
 //!
-//! One trait per table ([`keys`], [`deliveries`], [`upkeep`]), one folder per backend with the same file names in it.
+//! One trait per table ([`keys`], [`deliveries`], [`upkeep`]), two about all of them ([`sweep`], [`health`]), one folder
+//! per backend with the same file names in it.
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod any;
 pub mod deliveries;
 mod error;
+pub mod health;
 pub mod keys;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod migrate;
@@ -13,6 +15,7 @@ mod migrate;
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod sweep;
 pub mod upkeep;
 
 use std::time::Duration;

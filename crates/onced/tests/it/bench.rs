@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use onced::guard::{Begun, Guard, Pace, Request, Store};
 use onced::store::deliveries::LogDeliveries;
+use onced::store::health::Health;
 use onced::store::keys::Transactional;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
+use onced::store::sweep::Sweep;
 use onced::store::upkeep::Upkeep;
 use onced::store::{StoreError, StoreOptions};
 use onced_core::decision_table::{self, Line};
@@ -25,7 +27,9 @@ pub(crate) const SCOPE: &str = "conf.charge";
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// What the suite needs of a backend beyond what applications get from it.
-pub(crate) trait Tested: Store + Transactional<Tx = Transaction<'static, Self::Db>> + Upkeep + Debug {
+pub(crate) trait Tested:
+    Store + Transactional<Tx = Transaction<'static, Self::Db>> + Upkeep + Sweep + Health + Debug
+{
     type Db: sqlx::Database;
     const BACKEND: Backend;
 

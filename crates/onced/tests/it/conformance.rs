@@ -17,6 +17,7 @@ use crate::edges::Edge;
 use crate::endings::Ending;
 use crate::races::{self, Where};
 use crate::rival::{Rival, Rivals};
+use crate::sweep::Sweeping;
 use crate::takings::Swap;
 use crate::transient::Transient;
 
@@ -32,6 +33,7 @@ enum Case {
     End(Ending),
     Transient(Transient),
     Edge(Edge),
+    Sweep(Sweeping),
     Race(&'static str, Where),
 }
 
@@ -54,6 +56,7 @@ impl Case {
         cases.extend(Swap::all().into_iter().map(Self::Take));
         cases.extend(Ending::all().into_iter().map(Self::End));
         cases.extend(Edge::ALL.into_iter().map(Self::Edge));
+        cases.extend(Sweeping::ALL.into_iter().map(Self::Sweep));
         cases
     }
 
@@ -68,6 +71,7 @@ impl Case {
             Self::End(ending) => format!("end | {}", ending.name()),
             Self::Transient(transient) => format!("transient | {}", transient.name()),
             Self::Edge(edge) => format!("edge | {}", edge.name()),
+            Self::Sweep(sweeping) => format!("sweep | {}", sweeping.name()),
             Self::Race(line, place) => format!("race | {line} | {}", place.name()),
         }
     }
@@ -81,6 +85,7 @@ impl Case {
             Self::End(ending) => ending.run(bench).await,
             Self::Transient(transient) => transient.run(bench).await,
             Self::Edge(edge) => edge.run(bench).await,
+            Self::Sweep(sweeping) => sweeping.run(bench).await,
             Self::Race(line, place) => races::run(bench, rivals, line, *place).await,
         }
     }

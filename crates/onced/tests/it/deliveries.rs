@@ -1,5 +1,7 @@
 //! The log of deliveries: executing ones commit with their claim, the others are written in batches.
 
+use std::time::Duration;
+
 use onced::guard::{Begun, Guard};
 use onced::store::deliveries::LogDeliveries;
 use onced::store::postgres::PgStore;
@@ -116,4 +118,61 @@ async fn lines<S: Tested>(bench: &Bench<S>, key: &Key) -> Vec<Vec<String>> {
         key.as_str()
     );
     bench.rows(&sql).await
+}
+
+/// Lines as they stand where repeats are only observed, against counts by the test's own SQL.
+#[tokio::test(flavor = "multi_thread")]
+async fn repeats_are_counted_by_scope_and_key() {
+    repeats::<SqliteStore>().await;
+    repeats::<PgStore>().await;
+}
+
+async fn repeats<S: Tested>() {
+    let bench = bench::<S>(LogDeliveries::Off).await;
+    let now = bench.now().await;
+    assert_eq!(bench.store.clone().repeats(None).await.unwrap(), []);
+    let mut number = 0;
+    for (scope, key, decision, times, age) in [
+        ("mail", "a", "execute", 1, 60),
+        ("mail", "a", "observed: replay", 3, 50),
+        ("mail", "a", "observed: replay, payload differs", 1, 40),
+        ("mail", "b", "execute", 1, 30),
+        ("mail", "b", "observed: in-progress", 2, 20),
+        ("mail", "c", "replay", 9, 20),
+        ("pay", "a", "execute", 1, 2 * 3600),
+        ("pay", "a", "observed: mismatch", 1, 10),
+        ("pay", "d", "observed: unknown", 1, 10),
+        ("pay", "e", "observed: unknown", 1, 10),
+        ("pay", "f", "observed: unknown", 1, 10),
+        ("pay", "g", "observed: unknown", 1, 10),
+        ("pay", "h", "observed: exhausted", 2, 10),
+    ] {
+        for _ in 0..times {
+            number += 1;
+            let at = now.minus(Duration::from_secs(age));
+            plant::delivery(&bench, scope, key, decision, at, number).await;
+        }
+    }
+    for since in [None, Some(Duration::from_secs(3600))] {
+        let cut = since.map_or(0, |since: Duration| now.minus(since).as_micros());
+        let found = bench.store.clone().repeats(since).await.unwrap();
+        assert_eq!(found.iter().map(|repeats| repeats.scope.as_str()).collect::<Vec<_>>(), ["mail", "pay"]);
+        for repeats in &found {
+            let of =
+                format!("FROM {{deliveries}} WHERE scope = '{}' AND {{micros}}(received_at) >= {cut}", repeats.scope);
+            let all = bench.count(&format!("SELECT count(*) {of}")).await;
+            assert_eq!(repeats.decisions.iter().map(|(_, count)| i64::try_from(*count).unwrap()).sum::<i64>(), all);
+            for (decision, count) in &repeats.decisions {
+                let counted = bench.count(&format!("SELECT count(*) {of} AND decision = '{decision}'")).await;
+                assert_eq!(i64::try_from(*count).unwrap(), counted, "{decision}");
+            }
+            let edge = async |what| bench.count(&format!("SELECT {{micros}}({what}(received_at)) {of}")).await;
+            assert_eq!((repeats.first.as_micros(), repeats.last.as_micros()), (edge("min").await, edge("max").await));
+        }
+        let keys: Vec<Vec<(&str, u64)>> = found
+            .iter()
+            .map(|repeats| repeats.keys.iter().map(|(key, count)| (key.as_str(), *count)).collect())
+            .collect();
+        assert_eq!(keys, [vec![("a", 4), ("b", 2)], vec![("h", 2), ("a", 1), ("d", 1), ("e", 1), ("f", 1)]]);
+    }
 }

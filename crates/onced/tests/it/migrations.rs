@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use onced::guard::{Begun, Guard};
 use onced::store::deliveries::{Deliveries as _, LogDeliveries};
+use onced::store::health::Health as _;
 use onced::store::keys::{Keys as _, OwnerMove, Transactional as _};
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
+use onced::store::sweep::Sweep as _;
 use onced::store::upkeep::{Because, Filter, Resolution, Upkeep as _};
 use onced::store::{StoreErrorKind, StoreOptions};
 use onced_core::key::Key;
@@ -207,6 +209,15 @@ async fn every_statement(bench: &Bench<PgStore>) {
     }
     guard.close().await;
     assert_eq!(store.audit_of(&scope(), pending).await.unwrap().len(), 2);
+    store.repeats(None).await.unwrap();
+    store.settings().await.unwrap();
+    store.database_time().await.unwrap();
+    store.unfinished().await.unwrap();
+    store.overdue().await.unwrap();
+    store.growth().await.unwrap();
+    store.due(Duration::ZERO).await.unwrap();
+    store.sweep_keys(10).await.unwrap();
+    store.sweep_deliveries(Duration::ZERO, 1).await.unwrap();
     assert_eq!(store.list(&Filter { limit: 10, ..Filter::default() }).await.unwrap().len(), 4);
     assert!(!store.deliveries_of(&scope(), completed, 10).await.unwrap().is_empty());
 }

@@ -68,6 +68,7 @@ pub(crate) async fn record<S: Tested>(bench: &Bench<S>, scope: &str, key: &Key, 
         ("called_until", time(record.called_until)),
         ("error", text(record.error.as_deref())),
         ("retry_window", retry_window),
+        ("held_at", time(record.held_at)),
         ("created_at", time(Some(record.created_at))),
         ("updated_at", time(Some(record.updated_at))),
         ("completed_at", time(record.completed_at)),
@@ -76,6 +77,26 @@ pub(crate) async fn record<S: Tested>(bench: &Bench<S>, scope: &str, key: &Key, 
     let names = columns.each_ref().map(|(name, _)| *name).join(", ");
     let values = columns.map(|(_, value)| value).join(", ");
     assert_eq!(bench.execute(&format!("INSERT INTO {{keys}} ({names}) VALUES ({values})")).await, 1);
+}
+
+/// Writes a line of the log; its id is of its time, as the gateway makes them.
+pub(crate) async fn delivery<S: Tested>(
+    bench: &Bench<S>,
+    scope: &str,
+    key: &str,
+    decision: &str,
+    received_at: Timestamp,
+    attempt: u32,
+) {
+    let millis = u64::try_from(received_at.as_micros() / 1000).unwrap();
+    let random = uuid::Uuid::new_v4().into_bytes();
+    let id = uuid::Builder::from_unix_timestamp_millis(millis, random.first_chunk().unwrap()).into_uuid();
+    let (at, hash) = (at(S::BACKEND, received_at), bytes(S::BACKEND, Some(&[0; 32])));
+    let insert = format!(
+        "INSERT INTO {{deliveries}} (id, scope, key, received_at, decision, request_hash, attempt) \
+         VALUES ('{id}', '{scope}', '{key}', {at}, '{decision}', {hash}, {attempt})"
+    );
+    assert_eq!(bench.execute(&insert).await, 1);
 }
 
 /// The `response_headers` column as it is documented: pairs in JSON. Written by hand, for plain values only.

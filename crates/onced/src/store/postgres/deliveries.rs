@@ -1,13 +1,16 @@
 //! Deliveries on PostgreSQL.
 
+use std::time::Duration;
+
 use onced_core::key::{Key, Scope};
 use onced_core::time::micros;
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::bounded::bounded;
 use super::{PgStore, error, row};
 use crate::store::StoreError;
-use crate::store::deliveries::{Deliveries, DeliveryLine, DeliveryRead};
+use crate::store::deliveries::{Deliveries, DeliveryLine, DeliveryRead, Repeated, Repeats, RepeatsRow};
 
 impl Deliveries for PgStore {
     async fn log(&mut self, lines: &[DeliveryLine], answered: &[(Uuid, u16)]) -> Result<(), StoreError> {
@@ -53,4 +56,21 @@ impl Deliveries for PgStore {
             })
             .collect()
     }
+
+    async fn repeats(&mut self, since: Option<Duration>) -> Result<Vec<Repeats>, StoreError> {
+        let query = sqlx::query(self.sql.repeats.clone()).persistent(false).bind(since.map(micros));
+        let rows = bounded!(self, conn => async {
+            query.fetch_all(&mut *conn).await.map_err(|source| error::of(source, "count deliveries"))
+        })?;
+        Repeats::gather(rows.iter().map(repeats_row))
+    }
+}
+
+fn repeats_row(row: &PgRow) -> Result<RepeatsRow, StoreError> {
+    let time = |column| row::time(row, column)?.ok_or_else(|| row::not_ours(column));
+    let what = match row::get::<Option<String>>(row, "key")? {
+        Some(key) => Repeated::Key(key),
+        None => Repeated::Decision { decision: row::get(row, "decision")?, first: time("first")?, last: time("last")? },
+    };
+    Ok(RepeatsRow { scope: row::get(row, "scope")?, what, count: row::count(row, "count")? })
 }

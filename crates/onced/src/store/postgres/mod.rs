@@ -3,9 +3,11 @@
 mod bounded;
 mod deliveries;
 mod error;
+mod health;
 mod keys;
 mod row;
 mod sql;
+mod sweep;
 mod upkeep;
 
 use std::fmt;
@@ -20,6 +22,7 @@ use sqlx::{Connection as _, PgConnection, Postgres, Row};
 
 pub use self::keys::PgKeys;
 use self::sql::Statements;
+use super::health::SchemaVersion;
 use super::keys::Transactional;
 use super::migrate::{self, Step};
 use super::{Durability, StoreError, StoreOptions};
@@ -152,8 +155,12 @@ impl PgStore {
     }
 
     async fn schema_is_current(&self, conn: &mut PgConnection) -> Result<bool, StoreError> {
+        let version = self.read_schema_version(conn).await?;
+        migrate::is_current(version, &format!("{}.idempotency_keys", self.schema))
+    }
+
+    async fn read_schema_version(&self, conn: &mut PgConnection) -> Result<SchemaVersion, StoreError> {
         let err = |source| error::of(source, "read the schema's version");
-        let table = |name: &str| format!("{}.{name}", self.schema);
         // By one snapshot, which to_regclass does not keep to: another instance may be making both.
         let (migrations, keys): (bool, bool) = sqlx::query_as(
             "SELECT coalesce(bool_or(c.relname = 'migrations'), false), \
@@ -164,16 +171,13 @@ impl PgStore {
         .fetch_one(&mut *conn)
         .await
         .map_err(err)?;
+        let known = migrate::newest(STEPS);
         if !migrations {
-            return if keys { Err(migrate::foreign_table(&table("idempotency_keys"))) } else { Ok(false) };
+            return Ok(SchemaVersion { found: None, known, foreign: keys });
         }
-        let version = format!("SELECT coalesce(max(version), 0) FROM {}", table("migrations"));
-        let found: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(version)).fetch_one(&mut *conn).await.map_err(err)?;
-        match found.cmp(&migrate::newest(STEPS)) {
-            std::cmp::Ordering::Greater => Err(migrate::newer_schema(found, migrate::newest(STEPS))),
-            std::cmp::Ordering::Equal => Ok(true),
-            std::cmp::Ordering::Less => Ok(false),
-        }
+        let version = format!("SELECT coalesce(max(version), 0) FROM {}.migrations", self.schema);
+        let found = sqlx::query_scalar(sqlx::AssertSqlSafe(version)).fetch_one(&mut *conn).await.map_err(err)?;
+        Ok(SchemaVersion { found: Some(found), known, foreign: false })
     }
 
     async fn check_durability(&self, wanted: Durability) -> Result<(), StoreError> {

@@ -30,6 +30,10 @@ pub(super) fn number(row: &PgRow, column: &str) -> Result<u32, StoreError> {
     u32::try_from(get::<i32>(row, column)?).map_err(|_| not_ours(column))
 }
 
+pub(super) fn count(row: &PgRow, column: &str) -> Result<u64, StoreError> {
+    u64::try_from(get::<i64>(row, column)?).map_err(|_| not_ours(column))
+}
+
 pub(super) fn code(row: &PgRow, column: &str) -> Result<Option<u16>, StoreError> {
     get::<Option<i32>>(row, column)?.map(|code| u16::try_from(code).map_err(|_| not_ours(column))).transpose()
 }

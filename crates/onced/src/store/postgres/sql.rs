@@ -40,6 +40,15 @@ statements!(
     audit_of,
     resolve_happened,
     resolve_did_not_happen,
+    sweep_keys,
+    sweep_deliveries,
+    due,
+    settings,
+    database_time,
+    unfinished,
+    overdue,
+    growth,
+    repeats,
 );
 
 /// A statement file's text, for that schema. The name has been checked to need no quotes.

@@ -1,17 +1,21 @@
 //! Deliveries on SQLite.
 
+use std::time::Duration;
+
 use onced_core::key::{Key, Scope};
 use onced_core::time::micros;
 use serde_json::{Value, json};
+use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
 
 use super::keys::{delivery_id, unit};
 use super::{SqliteStore, error, row};
 use crate::store::StoreError;
-use crate::store::deliveries::{Deliveries, DeliveryLine, DeliveryRead};
+use crate::store::deliveries::{Deliveries, DeliveryLine, DeliveryRead, Repeated, Repeats, RepeatsRow};
 
 const LOG: &str = unit!("sql/log_deliveries.sql", "sql/answer_deliveries.sql");
 const DELIVERIES_OF: &str = include_str!("sql/deliveries_of.sql");
+const REPEATS: &str = include_str!("sql/repeats.sql");
 
 impl Deliveries for SqliteStore {
     async fn log(&mut self, lines: &[DeliveryLine], answered: &[(Uuid, u16)]) -> Result<(), StoreError> {
@@ -59,4 +63,23 @@ impl Deliveries for SqliteStore {
             })
             .collect()
     }
+
+    async fn repeats(&mut self, since: Option<Duration>) -> Result<Vec<Repeats>, StoreError> {
+        let mut conn = self.reader().await?;
+        let rows = sqlx::query(REPEATS)
+            .bind(since.map(micros))
+            .fetch_all(&mut *conn)
+            .await
+            .map_err(|source| error::of(source, "count deliveries"))?;
+        Repeats::gather(rows.iter().map(repeats_row))
+    }
+}
+
+fn repeats_row(row: &SqliteRow) -> Result<RepeatsRow, StoreError> {
+    let time = |column| row::time(row, column)?.ok_or_else(|| row::not_ours(column));
+    let what = match row::get::<Option<String>>(row, "key")? {
+        Some(key) => Repeated::Key(key),
+        None => Repeated::Decision { decision: row::get(row, "decision")?, first: time("first")?, last: time("last")? },
+    };
+    Ok(RepeatsRow { scope: row::get(row, "scope")?, what, count: row::count(row, "count")? })
 }

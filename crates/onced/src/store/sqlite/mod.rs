@@ -2,8 +2,10 @@
 
 mod deliveries;
 mod error;
+mod health;
 mod keys;
 mod row;
+mod sweep;
 mod upkeep;
 mod writer;
 
@@ -18,6 +20,7 @@ use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
 
 pub use self::keys::SqliteKeys;
 use self::writer::Writer;
+use super::health::SchemaVersion;
 use super::keys::Transactional;
 use super::migrate::{self, Step};
 use super::{Durability, StoreError, StoreErrorKind, StoreOptions};
@@ -150,6 +153,10 @@ impl Transactional for SqliteStore {
 }
 
 async fn schema_is_current(conn: &mut SqliteConnection) -> Result<bool, StoreError> {
+    migrate::is_current(read_schema_version(conn).await?, "onced_idempotency_keys")
+}
+
+async fn read_schema_version(conn: &mut SqliteConnection) -> Result<SchemaVersion, StoreError> {
     let err = |source| error::of(source, "read the schema's version");
     // In one statement: between two, another instance may have made both.
     let (migrations, keys): (bool, bool) = sqlx::query_as(
@@ -160,18 +167,15 @@ async fn schema_is_current(conn: &mut SqliteConnection) -> Result<bool, StoreErr
     .fetch_one(&mut *conn)
     .await
     .map_err(err)?;
+    let known = migrate::newest(STEPS);
     if !migrations {
-        return if keys { Err(migrate::foreign_table("onced_idempotency_keys")) } else { Ok(false) };
+        return Ok(SchemaVersion { found: None, known, foreign: keys });
     }
-    let found: i64 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM onced_migrations")
+    let found = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM onced_migrations")
         .fetch_one(&mut *conn)
         .await
         .map_err(err)?;
-    match found.cmp(&migrate::newest(STEPS)) {
-        std::cmp::Ordering::Greater => Err(migrate::newer_schema(found, migrate::newest(STEPS))),
-        std::cmp::Ordering::Equal => Ok(true),
-        std::cmp::Ordering::Less => Ok(false),
-    }
+    Ok(SchemaVersion { found: Some(found), known, foreign: false })
 }
 
 async fn check_durability(conn: &mut SqliteConnection, wanted: Durability) -> Result<(), StoreError> {

@@ -1,0 +1,2 @@
+-- The machine's clock: what the ledger's own clock is made from.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now;
