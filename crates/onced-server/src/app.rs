@@ -12,6 +12,7 @@ use onced::store::{AnyStore, Durability, StoreOptions};
 use tokio::net::TcpListener;
 
 use crate::config::{Config, StoreConfig};
+use crate::maintenance::sweeper::Sweeper;
 use crate::proxy::{AnyBody, Gateway, whole};
 use crate::server::{self, Handler};
 
@@ -44,6 +45,7 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     }
     let (listen, grace, clients) = (config.listen, config.shutdown_grace, config.clients);
     let own_prefix = config.own_prefix.clone();
+    let (sweep, to_sweep) = (config.sweep, store.clone());
     let guard = Guard::new(store, config.store.log_deliveries);
     let gateway = Arc::new(Gateway::new(config, guard)?);
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
@@ -51,6 +53,10 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     tracing::info!(target: "onced::serve", %address, "listening");
 
     let (stop, stopped) = tokio::sync::watch::channel(false);
+    if let Some(every) = sweep.every {
+        let sweeper = Sweeper { store: to_sweep, keep_deliveries: sweep.keep_deliveries, batch: None };
+        tokio::spawn(sweeper.run(every, stopped.clone()));
+    }
     let front = Arc::new(Front { own_prefix, gateway: gateway.clone() });
     let server = tokio::spawn(server::serve(listener, clients, front, stopped));
     told_to_stop().await;

@@ -5,6 +5,7 @@ mod cli;
 mod config;
 mod demo;
 mod logging;
+mod maintenance;
 mod proxy;
 mod server;
 

@@ -17,7 +17,6 @@ use onced_core::record::{Status, StoredResponse};
 use onced_core::time::Timestamp;
 
 use super::ledger::Ledger;
-use crate::app;
 use crate::config;
 
 #[derive(Args)]
@@ -95,8 +94,7 @@ struct Resolve {
 
 impl Keys {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let store = app::open_store_as_it_is(&self.ledger.settings()?).await?;
-        store.check_schema().await?;
+        let store = self.ledger.open().await?;
         match self.action {
             Action::List { scope, status, limit } => list(store, scope, status, limit).await,
             Action::Show { scope, key } => show(store, &read_scope(&scope)?, &read_key(&key)?).await,

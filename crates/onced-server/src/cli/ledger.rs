@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::Args;
+use onced::store::AnyStore;
 
-use crate::config::{Config, Flags, StoreConfig};
+use crate::app;
+use crate::config::{Config, Flags, StoreConfig, StoreUrl};
 
 #[derive(Args)]
 pub(super) struct Ledger {
@@ -35,4 +38,25 @@ impl Ledger {
         let upstream = Some("http://127.0.0.1:1".to_owned());
         Ok(Config::from_flags(&Flags { store: self.store.clone(), upstream, ..Flags::default() })?.store)
     }
+
+    /// Opens a ledger that is there and up to date. Nothing is made or changed.
+    pub(super) async fn open(&self) -> anyhow::Result<AnyStore> {
+        let settings = self.settings()?;
+        if let Some(file) = missing_file(&settings.url) {
+            bail!("there is no file {}: name the ledger with --store or --config", file.display());
+        }
+        let store = app::open_store_as_it_is(&settings).await?;
+        store.check_schema().await?;
+        Ok(store)
+    }
+}
+
+/// The file of a SQLite ledger that is not there; opening it would make an empty one.
+pub(super) fn missing_file(url: &StoreUrl) -> Option<PathBuf> {
+    let path = url.expose().strip_prefix("sqlite:")?;
+    let path = path.strip_prefix("//").unwrap_or(path);
+    let path = path.split('?').next().unwrap_or(path);
+    // What is written with escapes is left to SQLite.
+    let file = Some(PathBuf::from(path)).filter(|_| !path.contains('%'))?;
+    (!file.exists()).then_some(file)
 }

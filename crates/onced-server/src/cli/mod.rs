@@ -6,6 +6,7 @@ mod keys;
 mod ledger;
 mod migrate;
 mod serve;
+mod sweep;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,8 @@ enum Command {
     Serve(serve::Serve),
     /// Look at keys, and resolve unknown outcomes
     Keys(keys::Keys),
+    /// Delete keys that have finished and expired
+    Sweep(sweep::Sweep),
     /// Bring the ledger's schema up to date, or print it
     Migrate(migrate::Migrate),
     /// Check a configuration file
@@ -50,6 +53,7 @@ impl Cli {
             Command::DemoApp(app) => app.run().await,
             Command::Serve(serve) => serve.run().await,
             Command::Keys(keys) => keys.run().await,
+            Command::Sweep(sweep) => sweep.run().await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Config(config) => config.run(),
         }

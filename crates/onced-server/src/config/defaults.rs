@@ -25,6 +25,9 @@ pub(crate) const MAX_CONNECTIONS: u32 = 10;
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const ALLOW_WEAK_DURABILITY: bool = false;
 
+pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(10 * MINUTE);
+pub(crate) const KEEP_DELIVERIES: Duration = Duration::from_secs(30 * DAY);
+
 /// In lower case, as header names are compared.
 pub(crate) const KEY_HEADER: &str = "idempotency-key";
 pub(crate) const NO_EFFECT: [u16; 5] = [401, 403, 407, 425, 429];

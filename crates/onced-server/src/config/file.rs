@@ -1,4 +1,4 @@
-//! Reads the file: its top, `[store]`, `[log]`, and the routes, with the flags before all of it.
+//! Reads the file: its top, `[store]`, `[sweep]`, `[log]`, and the routes, with the flags before all of it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::settings::Place;
 use super::store_url::{StoreUrl, redact_url};
 use super::upstream::Upstream;
 use super::values::Layers;
-use super::{ClientsConfig, Config, LogConfig, LogFormat, LogLevel, StoreConfig};
+use super::{ClientsConfig, Config, LogConfig, LogFormat, LogLevel, StoreConfig, SweepConfig};
 use onced::store::deliveries::LogDeliveries;
 use onced_core::failure::Effect;
 
@@ -33,6 +33,7 @@ pub(super) fn read<'a>(document: &'a Document<'a>, root: &'a DeTable<'a>, flags:
     let shutdown_grace = layers.read("shutdown_grace", d::SHUTDOWN_GRACE, |e| e.duration(Duration::ZERO)).value;
     let clients = read_clients(table(document, root, "clients", &[Place::Clients]).as_ref());
     let store = read_store(document, table(document, root, "store", &[Place::Store]).as_ref(), flags);
+    let sweep = read_sweep(table(document, root, "sweep", &[Place::Sweep]).as_ref(), tick);
     let log = read_log(table(document, root, "log", &[Place::Log]).as_ref());
     let defaults = table(document, root, "defaults", &[Place::Defaults]);
     if let Some(defaults) = &defaults {
@@ -53,7 +54,8 @@ pub(super) fn read<'a>(document: &'a Document<'a>, root: &'a DeTable<'a>, flags:
             (None, None) => {}
         }
     }
-    Some(Config { listen, clients, store: store?, own_prefix, shutdown_grace, log, default_route, routes, tick })
+    let store = store?;
+    Some(Config { listen, clients, store, own_prefix, shutdown_grace, sweep, log, default_route, routes, tick })
 }
 
 /// A section of the file.
@@ -150,6 +152,23 @@ fn read_schema(entry: &Entry<'_>) -> Option<String> {
         return None;
     }
     Some(text.to_owned())
+}
+
+fn read_sweep(section: Option<&Section<'_>>, tick: Duration) -> SweepConfig {
+    if let Some(section) = section {
+        section.refuse_unknown();
+    }
+    let layers = Layers { own: section, defaults: None };
+    let read_every = |entry: &Entry<'_>| match entry.value.as_str() {
+        Some("off") => Some(None),
+        Some(_) | None => entry.duration(tick).map(Some),
+    };
+    SweepConfig {
+        every: layers.read("every", Some(d::SWEEP_EVERY), read_every).value,
+        keep_deliveries: layers
+            .read("keep_deliveries", d::KEEP_DELIVERIES, |entry| entry.duration(Duration::ZERO))
+            .value,
+    }
 }
 
 fn read_log(section: Option<&Section<'_>>) -> LogConfig {

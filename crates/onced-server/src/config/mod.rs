@@ -58,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) own_prefix: String,
     /// How long running requests may take to finish once the gateway is told to stop.
     pub(crate) shutdown_grace: Duration,
+    /// How often expired keys are deleted, and how long the log of deliveries is kept.
+    pub(crate) sweep: SweepConfig,
     /// What is logged and how.
     pub(crate) log: LogConfig,
     /// The route of what matches no other.
@@ -103,6 +105,21 @@ pub(crate) struct StoreConfig {
 impl Words for LogDeliveries {
     const WORDS: &'static [(&'static str, Self)] =
         &[("all", Self::All), ("executed", Self::Executed), ("off", Self::Off)];
+}
+
+/// How the ledger is kept small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SweepConfig {
+    /// How often the gateway deletes what has expired; `None` where it does not.
+    pub(crate) every: Option<Duration>,
+    /// How long lines of the log of deliveries are kept.
+    pub(crate) keep_deliveries: Duration,
+}
+
+impl Default for SweepConfig {
+    fn default() -> Self {
+        Self { every: Some(defaults::SWEEP_EVERY), keep_deliveries: defaults::KEEP_DELIVERIES }
+    }
 }
 
 /// What is logged and how.

@@ -18,6 +18,8 @@ pub(crate) enum Place {
     Store,
     /// `url = { … }`
     StoreUrl,
+    /// `[sweep]`
+    Sweep,
     /// `[log]`
     Log,
     /// Only in a `[[route]]`.
@@ -39,11 +41,12 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Top,
         Self::Clients,
         Self::Store,
         Self::StoreUrl,
+        Self::Sweep,
         Self::Log,
         Self::Route,
         Self::Defaults,
@@ -62,6 +65,7 @@ impl Place {
             Self::Clients => "in [clients]",
             Self::Store => "in [store]",
             Self::StoreUrl => "in `url = { … }`",
+            Self::Sweep => "in [sweep]",
             Self::Log => "in [log]",
             Self::Route => "in a [[route]]",
             Self::Defaults => "in [defaults] or a [[route]]",
@@ -76,7 +80,7 @@ impl Place {
 }
 
 /// The sections of the file, which are not settings themselves.
-pub(crate) const TABLES: [&str; 5] = ["clients", "store", "log", "defaults", "route"];
+pub(crate) const TABLES: [&str; 6] = ["clients", "store", "sweep", "log", "defaults", "route"];
 
 /// One setting.
 pub(crate) struct Setting {
@@ -126,7 +130,9 @@ const fn setting(place: Place, name: &'static str, default: Standard, meaning: &
     Setting { place, name, default, meaning }
 }
 
-use Place::{Clients, Defaults, Fingerprint, Key, Log, Part, RateLimit, Route, Store, StoreUrl, Tenant, Token, Top};
+use Place::{
+    Clients, Defaults, Fingerprint, Key, Log, Part, RateLimit, Route, Store, StoreUrl, Sweep, Tenant, Token, Top,
+};
 use Standard::{Bytes, Follows, Nothing, Number, Required, Text, Time, Word};
 
 /// Every setting, in the order of the reference.
@@ -149,6 +155,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Store, "allow_weak_durability", Text("false"), "Start although the database may lose commits in a power failure."),
     setting(StoreUrl, "env", Nothing, "The environment variable that holds the URL."),
     setting(StoreUrl, "file", Nothing, "The file that holds the URL."),
+    setting(Sweep, "every", Time(d::SWEEP_EVERY), "How often the gateway deletes keys that have finished and expired, and old lines of the log of deliveries; `off`: never, `onced sweep` does it."),
+    setting(Sweep, "keep_deliveries", Time(d::KEEP_DELIVERIES), "How long lines of the log of deliveries are kept; those of an unfinished key stay as long as it is."),
     setting(Log, "format", Word("text"), "`text` for people, `json` for machines."),
     setting(Log, "level", Word("info"), "`error`, `warn`, `info`, `debug` or `trace`."),
     setting(Route, "name", Required, "The scope of the route's keys. A key is unique within it; renaming a route forgets its keys."),

@@ -7,6 +7,7 @@ mod keys;
 mod migrate;
 mod secrets;
 mod serve;
+mod sweep;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -85,8 +85,10 @@ impl Gateway {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let folder = tempfile::tempdir().expect("a folder for the configuration");
         let url = database.url();
+        // It would come at a time of its own choosing.
+        let sweep = if routes.contains("[sweep]") { "" } else { "[sweep]\nevery = \"off\"\n" };
         let text = format!(
-            "listen = \"{address}\"\n{top}\n[store]\nurl = \"{url}\"\n{store}\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\n{routes}"
+            "listen = \"{address}\"\n{top}\n[store]\nurl = \"{url}\"\n{store}\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\n{sweep}\n{routes}"
         );
         std::fs::write(folder.path().join("onced.toml"), text).expect("the configuration can be written");
         let mut env: Vec<(String, String)> =
@@ -146,5 +148,22 @@ pub(crate) mod sql {
             }
         };
         sql.execute(text).await;
+    }
+
+    /// Puts the ledger's clock ahead, as if that much time had passed since the test began.
+    pub(crate) async fn put_the_clock_ahead(sql: &Sql, backend: super::Backend, by: std::time::Duration) {
+        let seconds = by.as_secs();
+        let text = match backend {
+            super::Backend::Sqlite => format!(
+                "BEGIN IMMEDIATE; DROP VIEW onced_clock; CREATE VIEW onced_clock AS \
+                 SELECT CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER) * 1000 + {seconds} * 1000000 AS now; \
+                 COMMIT"
+            ),
+            super::Backend::Postgres => format!(
+                "CREATE OR REPLACE FUNCTION onced.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS \
+                 $$ SELECT clock_timestamp() + interval '{seconds} s' $$"
+            ),
+        };
+        sql.execute(&text).await;
     }
 }

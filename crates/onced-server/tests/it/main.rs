@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod case_callers;
+mod case_cleanup;
 mod case_content;
 mod case_crash;
 mod case_store;

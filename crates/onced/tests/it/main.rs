@@ -30,3 +30,4 @@ mod sweep;
 mod takings;
 mod transient;
 mod upkeep;
+mod vanishing;

@@ -50,6 +50,7 @@ fn the_defaults_of_the_reference_are_the_true_ones() {
             Place::Top => "",
             Place::Clients => "[clients]",
             Place::Store => "[store]",
+            Place::Sweep => "[sweep]",
             Place::Log => "[log]",
             Place::Defaults => "[defaults]",
             Place::Route

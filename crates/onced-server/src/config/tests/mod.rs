@@ -82,6 +82,8 @@ fn the_gateway_has_the_documented_defaults() {
     assert_eq!((config.store.url.expose(), config.store.schema.as_str()), ("sqlite:onced.db", "onced"));
     assert_eq!((config.store.max_connections, config.store.busy_timeout), (10, SECOND * 5));
     assert_eq!((config.store.log_deliveries, config.store.allow_weak_durability), (LogDeliveries::All, false));
+    assert_eq!((config.sweep.every, config.sweep.keep_deliveries), (Some(SECOND * 600), DAY * 30));
+    assert_eq!(config.sweep, SweepConfig::default());
     assert_eq!(config.log, LogConfig { format: LogFormat::Text, level: LogLevel::Info });
     let default = config.default_route.unwrap();
     assert_eq!((default.name.as_str(), default.effect, default.key.missing), ("http", Effect::External, Missing::Pass));
@@ -134,6 +136,22 @@ fn an_agents_arguments_are_its_request_unless_the_route_says_otherwise() {
                  step = { header = \"X-S\" }, tool = \"t\", arguments = \"/a\" }";
     assert_eq!(route(agent).fingerprint, BodyRecipe::Only(vec![Pointer::parse("/a").unwrap()]));
     assert_eq!(route(&format!("{agent}\nfingerprint = \"raw\"")).fingerprint, BodyRecipe::Raw);
+}
+
+#[test]
+fn sweeping_may_be_off() {
+    let sweep = |text: &str| read(&format!("upstream = \"http://app:1\"\n[sweep]\n{text}"));
+    assert_eq!(sweep("every = \"off\"").unwrap().sweep.every, None);
+    assert_eq!(sweep("every = \"1h\"").unwrap().sweep.every, Some(SECOND * 3600));
+    assert_eq!(sweep("keep_deliveries = \"0s\"").unwrap().sweep.keep_deliveries, Duration::ZERO);
+    for (text, words) in [
+        ("every = \"often\"", "is not a duration"),
+        ("every = \"0s\"", "is too short"),
+        ("each = 1", "no setting `each`"),
+    ] {
+        let errors = sweep(text).unwrap_err().to_string();
+        assert!(errors.contains(words), "{errors}");
+    }
 }
 
 #[test]

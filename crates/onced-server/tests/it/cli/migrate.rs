@@ -103,6 +103,7 @@ async fn a_newer_schema(backend: Backend) {
         &["serve", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--store", url][..],
         &["migrate", "--store", url],
         &["keys", "--store", url, "list"],
+        &["sweep", "--store", url],
     ] {
         let mut process = start_in(folder.path(), args);
         let status = process.wait(LIMIT).await;
