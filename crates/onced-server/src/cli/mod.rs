@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod doctor;
 mod keys;
 mod ledger;
 mod migrate;
@@ -25,7 +26,8 @@ Examples:
   onced demo                                        see it work: gateway, app and load, nothing to prepare
   onced serve --upstream http://127.0.0.1:3000      put it in front of a service
   onced serve --config onced.toml                   the same with routes
-  onced keys list                                   what is in the ledger";
+  onced keys list                                   what is in the ledger
+  onced doctor                                      whether the ledger is sound";
 
 #[derive(Subcommand)]
 enum Command {
@@ -38,6 +40,8 @@ enum Command {
     Serve(serve::Serve),
     /// Look at keys, and resolve unknown outcomes
     Keys(keys::Keys),
+    /// Look at a ledger, and say what is right, doubtful or wrong
+    Doctor(doctor::Doctor),
     /// Delete keys that have finished and expired
     Sweep(sweep::Sweep),
     /// Bring the ledger's schema up to date, or print it
@@ -53,6 +57,7 @@ impl Cli {
             Command::DemoApp(app) => app.run().await,
             Command::Serve(serve) => serve.run().await,
             Command::Keys(keys) => keys.run().await,
+            Command::Doctor(doctor) => doctor.run().await,
             Command::Sweep(sweep) => sweep.run().await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Config(config) => config.run(),

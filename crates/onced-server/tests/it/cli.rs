@@ -2,6 +2,7 @@
 
 mod agent;
 mod check;
+mod doctor;
 mod health;
 mod keys;
 mod migrate;
