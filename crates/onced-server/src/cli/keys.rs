@@ -306,7 +306,7 @@ fn read_key(text: &str) -> anyhow::Result<Key> {
     Key::new(text).with_context(|| format!("{text:?} is no key"))
 }
 
-fn shown(at: Timestamp) -> String {
+pub(super) fn shown(at: Timestamp) -> String {
     match jiff::Timestamp::from_microsecond(at.as_micros()) {
         Ok(time) => format!("{time:.3}"),
         Err(_) => at.as_micros().to_string(),

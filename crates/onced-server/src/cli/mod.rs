@@ -6,6 +6,7 @@ mod doctor;
 mod keys;
 mod ledger;
 mod migrate;
+mod observe;
 mod serve;
 mod sweep;
 
@@ -44,6 +45,8 @@ enum Command {
     Doctor(doctor::Doctor),
     /// Delete keys that have finished and expired
     Sweep(sweep::Sweep),
+    /// See what onced would have withheld, where it only observes
+    Observe(observe::Observe),
     /// Bring the ledger's schema up to date, or print it
     Migrate(migrate::Migrate),
     /// Check a configuration file
@@ -59,6 +62,7 @@ impl Cli {
             Command::Keys(keys) => keys.run().await,
             Command::Doctor(doctor) => doctor.run().await,
             Command::Sweep(sweep) => sweep.run().await,
+            Command::Observe(observe) => observe.run().await,
             Command::Migrate(migrate) => migrate.run().await,
             Command::Config(config) => config.run(),
         }

@@ -6,6 +6,7 @@ mod doctor;
 mod health;
 mod keys;
 mod migrate;
+mod observe;
 mod secrets;
 mod serve;
 mod sweep;

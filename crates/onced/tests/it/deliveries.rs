@@ -140,6 +140,8 @@ async fn repeats<S: Tested>() {
         ("mail", "b", "observed: in-progress", 2, 20),
         ("mail", "c", "replay", 9, 20),
         ("pay", "a", "execute", 1, 2 * 3600),
+        // An execution is no repeat, also where it was only observed.
+        ("pay", "i", "observed: execute", 7, 10),
         ("pay", "a", "observed: mismatch", 1, 10),
         ("pay", "d", "observed: unknown", 1, 10),
         ("pay", "e", "observed: unknown", 1, 10),

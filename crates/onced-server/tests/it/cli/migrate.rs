@@ -104,6 +104,7 @@ async fn a_newer_schema(backend: Backend) {
         &["migrate", "--store", url],
         &["keys", "--store", url, "list"],
         &["sweep", "--store", url],
+        &["observe", "report", "--store", url],
     ] {
         let mut process = start_in(folder.path(), args);
         let status = process.wait(LIMIT).await;

@@ -3,7 +3,7 @@
 -- allowed: the primary key finds the new ones.
 WITH t AS MATERIALIZED (SELECT onced.clock() - $1 * interval '1 microsecond' AS since),
 lines AS MATERIALIZED (
-    SELECT d.scope, d.key, d.decision, d.received_at, d.decision LIKE 'observed: %' AS observed
+    SELECT d.scope, d.key, d.decision, d.received_at, d.decision LIKE 'observed: %' AND d.decision NOT LIKE 'observed: execute%' AS observed
       FROM onced.deliveries d
      WHERE $1::bigint IS NULL
         OR (d.received_at >= (SELECT since FROM t)

@@ -2,7 +2,7 @@
 -- ?1 is how far back to look; null for all there is. Ids are ordered by time, to a clock's error, for which a day is
 -- allowed: the primary key finds the new ones.
 WITH lines AS MATERIALIZED (
-    SELECT d.scope, d.key, d.decision, d.received_at, d.decision LIKE 'observed: %' AS observed
+    SELECT d.scope, d.key, d.decision, d.received_at, d.decision LIKE 'observed: %' AND d.decision NOT LIKE 'observed: execute%' AS observed
       FROM onced_deliveries d
      WHERE ?1 IS NULL
         OR (d.received_at >= (SELECT now - ?1 FROM onced_clock)
