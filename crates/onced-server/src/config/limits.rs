@@ -6,6 +6,7 @@ use onced_core::lease::Lease;
 use onced_core::retention::Retention;
 
 use super::defaults as d;
+use super::document::Entry;
 use super::values::{Given, Layers, shown};
 
 const BRIEFEST: Duration = Duration::from_millis(1);
@@ -64,6 +65,19 @@ pub(super) fn read(layers: &Layers<'_, '_>, tick: Duration) -> Times {
         retention: Retention { keep: retention.value, retry_window: retry_window.value },
         downstream_window: downstream_window.value,
     }
+}
+
+/// How long a duplicate waits.
+pub(super) fn wait(entry: &Entry<'_>) -> Option<Duration> {
+    let wait = entry.duration(Duration::ZERO)?;
+    if wait > d::LONGEST_WAIT {
+        entry.refuse(format!(
+            "is longer than a client can be kept waiting; write at most \"{}\"",
+            shown(d::LONGEST_WAIT)
+        ));
+        return None;
+    }
+    Some(wait)
 }
 
 /// A slower heartbeat would leave no room for one that fails.

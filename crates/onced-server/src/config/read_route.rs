@@ -128,6 +128,7 @@ fn read_settings(layers: &Layers<'_, '_>, identity: Identity, standard_key: KeyR
         key,
         fingerprint,
         mismatch: layers.read("mismatch", MismatchPolicy::Reject, Entry::word).value,
+        wait: layers.read("wait", d::WAIT, limits::wait).value,
         final_policy: layers.read("final", FinalPolicy::Default, Entry::word).value,
         on_5xx: layers.read("on_5xx", On5xx::Unknown, Entry::word).value,
         no_effect,
@@ -164,7 +165,7 @@ fn standard_fingerprint(key: &KeyRule) -> BodyRecipe {
 /// Where no key is looked at, neither is the caller nor the body: such a setting would only seem to protect.
 fn refuse_without_keys(layers: &Layers<'_, '_>) {
     if layers.get("key").is_some_and(|entry| entry.value.as_str() == Some("off")) {
-        for entry in ["tenant", "rate_limit", "body_syntax"].iter().filter_map(|name| layers.own_entry(name)) {
+        for entry in ["tenant", "rate_limit", "body_syntax", "wait"].iter().filter_map(|name| layers.own_entry(name)) {
             entry
                 .refuse("means something only where keys are looked at, and this route has key = \"off\"; take it out");
         }

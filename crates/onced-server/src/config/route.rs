@@ -50,6 +50,8 @@ pub(crate) struct Route {
     pub(crate) fingerprint: BodyRecipe,
     /// What a known key with another request means.
     pub(crate) mismatch: MismatchPolicy,
+    /// How long a duplicate of a running request waits for its outcome.
+    pub(crate) wait: Duration,
     /// Which answers are the outcome.
     pub(crate) final_policy: FinalPolicy,
     /// What a 5xx of an `external` upstream proves.

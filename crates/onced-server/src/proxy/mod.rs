@@ -13,6 +13,7 @@ mod settle;
 mod transport;
 mod upgrade;
 mod upstream;
+mod wait;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +29,7 @@ use onced::http::respond::{self, Problem, Subject};
 use onced::store::AnyStore;
 use onced_core::lease::Lease;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::body::Read;
@@ -50,6 +52,7 @@ pub(crate) struct Gateway {
     limits: Limits,
     shared_keys: SharedKeys,
     running: TaskTracker,
+    stopping: CancellationToken,
     unprotected: AtomicU64,
 }
 
@@ -72,16 +75,17 @@ impl Gateway {
         let routes = || config.routes.iter().chain(&config.default_route);
         let (targets, limits) = (Targets::new(routes())?, Limits::new(routes()));
         let (running, unprotected) = (TaskTracker::new(), AtomicU64::new(0));
-        let shared_keys = SharedKeys::default();
-        Ok(Self { config, guard, targets, limits, shared_keys, running, unprotected })
+        let (shared_keys, stopping) = (SharedKeys::default(), CancellationToken::new());
+        Ok(Self { config, guard, targets, limits, shared_keys, running, stopping, unprotected })
     }
 
     pub(crate) fn guard(&self) -> &Guard<AnyStore> {
         &self.guard
     }
 
-    /// Returns once nothing is being executed any more.
+    /// Ends all waiting, and returns once nothing is being executed any more.
     pub(crate) async fn finish(&self) {
+        self.stopping.cancel();
         self.running.close();
         self.running.wait().await;
     }
@@ -168,6 +172,14 @@ impl Gateway {
         }
     }
 
+    /// Until the client has hung up, or the gateway is told to stop: then nobody waits for another's outcome.
+    async fn gone(&self, answer: &mut oneshot::Sender<Outgoing>) {
+        tokio::select! {
+            () = answer.closed() => {}
+            () = self.stopping.cancelled() => {}
+        }
+    }
+
     /// The scope of a caller that is known and may send now.
     fn admit(&self, route: &Route, headers: &http::HeaderMap) -> Result<Scope, Problem> {
         let scope = caller::scope_of(route, headers)?;
@@ -182,7 +194,7 @@ impl Gateway {
         delivery: Delivery,
         fingerprint: Fingerprint,
         target: &Target,
-        answer: oneshot::Sender<Outgoing>,
+        mut answer: oneshot::Sender<Outgoing>,
     ) {
         tracing::debug!(target: "onced::phase", phase = "received", scope = %delivery.scope, key = delivery.key.shortened());
         let route = &delivery.route;
@@ -197,7 +209,8 @@ impl Gateway {
         let subject = |expires_at| Subject { expires_at, ..subject_of(&delivery.scope, Some(&delivery.key)) };
         let problem =
             |problem: Problem, about: About| respond::problem(&problem, Some(&subject(about.expires_at)), &route.lease);
-        let (response, about, word) = match guard.begin(&request).await {
+        let wait = wait::of(&delivery.headers, route);
+        let (response, about, word) = match guard.begin_waiting_unless(&request, wait, self.gone(&mut answer)).await {
             Ok(Begun::Execute(permit)) => return execute::execute(delivery, permit, target, answer).await,
             Ok(Begun::Replay { response, about }) => (respond::replayed(&response, about.expires_at), about, "replay"),
             Ok(Begun::InProgress { retry_after, about }) => {

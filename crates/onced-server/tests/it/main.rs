@@ -17,3 +17,4 @@ mod observe;
 mod real_input;
 mod same_database_app;
 mod settlement;
+mod waiting;

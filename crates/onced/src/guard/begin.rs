@@ -51,6 +51,14 @@ impl Outcome {
             Self::Answer(answer) => answer.payload_differs,
         }
     }
+
+    /// Whether somebody else is at work, as far as is known.
+    pub(super) fn is_in_progress(&self) -> bool {
+        match self {
+            Self::Execute(_) => false,
+            Self::Answer(answer) => matches!(answer.decision, Decision::InProgress { .. }),
+        }
+    }
 }
 
 /// The record is ours.
@@ -175,6 +183,15 @@ pub(super) async fn begin<K: Keys>(
         }
     }
     decide(request, &Found { lock: Lock::Missed, ..NOTHING }, None)
+}
+
+/// Reads the record and says what a delivery would come to, without taking anything; `None` where there is no record
+/// to be seen.
+pub(super) async fn look<K: Keys>(keys: &mut K, request: &Request) -> Result<Option<Outcome>, Error> {
+    match keys.find(&request.scope, &request.key).await? {
+        Some(seen) => decide(request, &found(&seen, Lock::Got), Some(&seen)).map(Some),
+        None => Ok(None),
+    }
 }
 
 const NOTHING: Found =

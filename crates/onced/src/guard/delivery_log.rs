@@ -44,13 +44,14 @@ impl DeliveryLog {
         }
     }
 
-    /// Notes a delivery that did not execute, and returns its id where it is kept.
-    pub(super) async fn note(&self, line: DeliveryLine) -> Option<Uuid> {
+    /// Notes a delivery that did not execute, and returns its id where it is kept. It was received
+    /// at that time, however long it has waited since.
+    pub(super) async fn note(&self, line: DeliveryLine, received: Instant) -> Option<Uuid> {
         match self.wanted {
             LogDeliveries::Executed | LogDeliveries::Off => None,
             LogDeliveries::All => {
                 let id = line.id;
-                self.push(Entry::Line(line, Instant::now())).await;
+                self.push(Entry::Line(line, received)).await;
                 Some(id)
             }
         }
@@ -87,8 +88,8 @@ async fn run<D: Deliveries>(mut store: D, mut queue: mpsc::Receiver<Entry>) {
         let mut flushed = Vec::new();
         for entry in batch.drain(..) {
             match entry {
-                Entry::Line(mut line, noted_at) => {
-                    line.age = noted_at.elapsed();
+                Entry::Line(mut line, received) => {
+                    line.age = received.elapsed();
                     at.insert(line.id, lines.len());
                     lines.push(line);
                 }

@@ -14,6 +14,7 @@ mod delivery_log;
 mod heartbeat;
 mod permit;
 mod retry;
+mod wait;
 
 use std::time::{Duration, Instant};
 
@@ -143,6 +144,14 @@ pub enum GuardError {
     },
 }
 
+/// What a claim has come to, before anybody is told.
+struct Asked {
+    claim: Claim,
+    /// When it was sent.
+    asked_at: Instant,
+    outcome: Outcome,
+}
+
 /// The guard over one store. Cloning shares it.
 #[derive(Clone)]
 pub struct Guard<S> {
@@ -179,6 +188,22 @@ impl<S: Store> Guard<S> {
     /// If the future is dropped, the record may be claimed with nobody to execute it. It is then taken over once its
     /// lease is over, or, where the claim announced an outside call, counts as unknown.
     pub async fn begin(&self, request: &Request) -> Result<Begun<Permit<S>>, GuardError> {
+        let asked = self.ask(request).await?;
+        Ok(self.tell(request, asked, Instant::now()).await)
+    }
+
+    /// Says with which status an executing or answered delivery was answered, for the log of deliveries.
+    pub async fn answered(&self, delivery: Option<Uuid>, status: u16) {
+        self.log.answered(delivery, status).await;
+    }
+
+    /// Writes what is left of the log of deliveries.
+    pub async fn close(&self) {
+        self.log.flush().await;
+    }
+
+    /// Claims, or reads and decides. Nothing is logged but what commits with a claim.
+    async fn ask(&self, request: &Request) -> Result<Asked, GuardError> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
         let (mut keys, mut tries, mut lost) = (self.store.clone(), Tries::default(), 0);
@@ -203,18 +228,15 @@ impl<S: Store> Guard<S> {
                 Err(error) => return Err(describe(request, error)),
             }
         };
+        Ok(Asked { claim, asked_at, outcome })
+    }
+
+    /// The last word about a delivery: its line in the log, and the permit where it executes. `received` is when it was
+    /// first decided upon.
+    async fn tell(&self, request: &Request, asked: Asked, received: Instant) -> Begun<Permit<S>> {
+        let Asked { claim, asked_at, outcome } = asked;
         let permit = |owned| Permit::new(self.store.clone(), self.log.clone(), request, claim.clone(), owned, asked_at);
-        Ok(self.hand_out(request, &claim, outcome, permit).await)
-    }
-
-    /// Says with which status an executing or answered delivery was answered, for the log of deliveries.
-    pub async fn answered(&self, delivery: Option<Uuid>, status: u16) {
-        self.log.answered(delivery, status).await;
-    }
-
-    /// Writes what is left of the log of deliveries.
-    pub async fn close(&self) {
-        self.log.flush().await;
+        self.hand_out(request, &claim, outcome, received, permit).await
     }
 
     fn claim(&self, request: &Request) -> Claim {
@@ -239,6 +261,7 @@ impl<S: Store> Guard<S> {
         request: &Request,
         claim: &Claim,
         outcome: Outcome,
+        received: Instant,
         permit: impl FnOnce(begin::Owned) -> P,
     ) -> Begun<P> {
         if outcome.payload_differs() {
@@ -258,7 +281,7 @@ impl<S: Store> Guard<S> {
             request_hash: claim.request_hash,
             attempt: answer.attempt,
         };
-        let delivery = self.log.note(line).await;
+        let delivery = self.log.note(line, received).await;
         answer.into_begun(delivery)
     }
 }
@@ -283,7 +306,7 @@ impl<S: Store + Transactional> Guard<S> {
             begin::begin(&mut self.store.within(tx), request, &claim, &mut memory).await
         };
         let outcome = begun.await.map_err(|error| describe(request, error))?;
-        Ok(self.hand_out(request, &claim, outcome, |owned| TxPermit::new(claim.clone(), owned)).await)
+        Ok(self.hand_out(request, &claim, outcome, Instant::now(), |owned| TxPermit::new(claim.clone(), owned)).await)
     }
 }
 

@@ -42,7 +42,7 @@ impl Tries {
     }
 }
 
-fn random_unit() -> f64 {
+pub(super) fn random_unit() -> f64 {
     let mut bytes = [0_u8; 4];
     // Without randomness the full delay is as good as any.
     if getrandom::fill(&mut bytes).is_err() {

@@ -31,3 +31,4 @@ mod takings;
 mod transient;
 mod upkeep;
 mod vanishing;
+mod waiting;

@@ -65,6 +65,7 @@ fn a_route_has_the_documented_defaults() {
     assert_eq!((route.fingerprint.clone(), route.mismatch), (BodyRecipe::All, MismatchPolicy::Reject));
     assert_eq!((route.final_policy, route.on_5xx), (FinalPolicy::Default, On5xx::Unknown));
     assert_eq!(route.no_effect, [401, 403, 407, 425, 429]);
+    assert_eq!(route.wait, Duration::ZERO);
     assert_eq!((route.on_unknown, route.max_attempts), (OnUnknown::Reconcile, 5));
     assert_eq!((route.lease.length, route.lease.tick, route.heartbeat), (SECOND * 30, SECOND, SECOND * 10));
     assert_eq!((route.upstream_timeout, route.max_execution, route.settle), (SECOND * 30, SECOND * 900, SECOND * 60));
@@ -92,6 +93,7 @@ fn the_gateway_has_the_documented_defaults() {
 #[test]
 fn what_follows_from_other_settings_follows_them() {
     assert_eq!(route("effect = \"external\"\nlease = \"6s\"").heartbeat, SECOND * 2);
+    assert_eq!(route("effect = \"external\"\nwait = \"60s\"").wait, SECOND * 60, "the most that there is");
     assert_eq!(route("effect = \"external\"\nupstream_timeout = \"31s\"").settle, SECOND * 62);
     assert_eq!(route("effect = \"external\"\nretention = \"10days\"").retention.retry_window, DAY * 5);
     assert_eq!(route("effect = \"idempotent\"").on_unknown, OnUnknown::Retry);

@@ -306,6 +306,8 @@ fn lists_and_sizes() {
             ("fingerprint = { only = [\"id\"] }", "6:25", "is not a JSON pointer"),
             ("fingerprint = { only = [\"/a\"], ignore = [\"/b\"] }", "6:1", "says both"),
             ("mismatch = \"ignore\"", "6:1", "write \"reject\" or \"note\""),
+            ("wait = 5", "6:1", "write it in quotes with its unit"),
+            ("wait = \"61s\"", "6:1", "write at most \"1m\""),
             ("final = \"succes\"", "6:1", "did you mean \"success\"?"),
             ("on_5xx = \"fail\"", "6:1", "did you mean \"failed\"?"),
         ],
@@ -385,6 +387,7 @@ fn callers() {
             ("rate_limit = { requests = 1, per = \"1day\", burst = 32 }", "6:1", "write a smaller burst"),
             ("key = \"off\"\nbody_syntax = \"json\"", "7:1", "this route has key = \"off\"; take it out"),
             ("key = \"off\"\nrate_limit = { requests = 1 }", "7:1", "this route has key = \"off\"; take it out"),
+            ("key = \"off\"\nwait = \"1s\"", "7:1", "this route has key = \"off\"; take it out"),
             ("body_syntax = \"xml\"", "6:1", "is not known; write \"any\" or \"json\""),
         ],
     );
