@@ -5,6 +5,7 @@ use std::time::Duration;
 use onced_core::lease::Lease;
 use onced_core::retention::Retention;
 
+use super::contract::{Contract, Contracted};
 use super::defaults as d;
 use super::document::Entry;
 use super::values::{Given, Layers, shown};
@@ -24,7 +25,7 @@ pub(super) struct Times {
 }
 
 /// Reads them. `tick` is the smallest lease.
-pub(super) fn read(layers: &Layers<'_, '_>, tick: Duration) -> Times {
+pub(super) fn read(layers: &Layers<'_, '_>, contracted: &Contracted<'_, '_, '_>, tick: Duration) -> Times {
     let time = |name, default, least| layers.read(name, default, |entry| entry.duration(least));
     let lease = time("lease", d::LEASE, tick);
     let heartbeat = time("heartbeat", lease.value / d::HEARTBEATS_PER_LEASE, BRIEFEST);
@@ -33,7 +34,7 @@ pub(super) fn read(layers: &Layers<'_, '_>, tick: Duration) -> Times {
     let max_execution = time("max_execution", d::MAX_EXECUTION, BRIEFEST);
     let least_settle = upstream_timeout.value * d::SETTLE_TIMEOUTS;
     let settle = time("settle", least_settle.max(d::SETTLE_FLOOR), BRIEFEST);
-    let retention = time("retention", d::RETENTION, tick);
+    let retention = contracted.read("retention", Contract::retention, d::RETENTION, |entry| entry.duration(tick));
     let retry_window = time("retry_window", Retention::new(retention.value).retry_window, BRIEFEST);
     let downstream_window = time("downstream_window", d::DOWNSTREAM_WINDOW, BRIEFEST);
 

@@ -2,6 +2,7 @@
 //! when anything in it is wrong.
 
 mod caller;
+mod contract;
 mod defaults;
 mod document;
 mod errors;

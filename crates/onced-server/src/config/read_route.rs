@@ -7,6 +7,7 @@ use onced_core::fingerprint::BodyRecipe;
 use onced_core::key::Scope;
 
 use super::caller::{self, Tenant};
+use super::contract::{Contract, Contracted};
 use super::defaults as d;
 use super::document::{Entry, Section};
 use super::key_rule::{KeyRule, KeySource, Missing};
@@ -110,12 +111,13 @@ fn read_settings(layers: &Layers<'_, '_>, identity: Identity, standard_key: KeyR
     let fingerprint = layers.read("fingerprint", standard_fingerprint(&key), lists::fingerprint).value;
     let no_effect = layers.read("no_effect", no_effect_by_default(), lists::no_effect).value;
     let bytes = |name, default, least| layers.read(name, default, |entry| entry.bytes(least..=LARGEST_BODY)).value;
-    let times = limits::read(layers, tick);
+    let contracted = Contracted::new(layers);
+    let times = limits::read(layers, &contracted, tick);
     let keep_alive = layers.read("upstream_keep_alive", d::UPSTREAM_KEEP_ALIVE, |entry| entry.duration(Duration::ZERO));
     Route {
         name,
         path,
-        methods: layers.read("methods", None, |entry| lists::methods(entry).map(Some)).value,
+        methods: contracted.read("methods", Contract::methods, None, |entry| lists::methods(entry).map(Some)).value,
         upstream,
         upstream_http: layers.read("upstream_http", UpstreamHttp::Auto, Entry::word).value,
         upstream_ca: layers.read("upstream_ca", None, trust::certificates).value,
@@ -129,7 +131,7 @@ fn read_settings(layers: &Layers<'_, '_>, identity: Identity, standard_key: KeyR
         fingerprint,
         mismatch: layers.read("mismatch", MismatchPolicy::Reject, Entry::word).value,
         wait: layers.read("wait", d::WAIT, limits::wait).value,
-        final_policy: layers.read("final", FinalPolicy::Default, Entry::word).value,
+        final_policy: contracted.read("final", Contract::final_policy, FinalPolicy::Default, Entry::word).value,
         on_5xx: layers.read("on_5xx", On5xx::Unknown, Entry::word).value,
         no_effect,
         on_unknown: read_on_unknown(layers, effect),
@@ -165,7 +167,9 @@ fn standard_fingerprint(key: &KeyRule) -> BodyRecipe {
 /// Where no key is looked at, neither is the caller nor the body: such a setting would only seem to protect.
 fn refuse_without_keys(layers: &Layers<'_, '_>) {
     if layers.get("key").is_some_and(|entry| entry.value.as_str() == Some("off")) {
-        for entry in ["tenant", "rate_limit", "body_syntax", "wait"].iter().filter_map(|name| layers.own_entry(name)) {
+        for entry in
+            ["tenant", "rate_limit", "body_syntax", "wait", "contract"].iter().filter_map(|name| layers.own_entry(name))
+        {
             entry
                 .refuse("means something only where keys are looked at, and this route has key = \"off\"; take it out");
         }

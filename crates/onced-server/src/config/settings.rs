@@ -167,6 +167,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Defaults, "upstream_http", Word("auto"), "Which HTTP is spoken to the upstream: `1.1`, `2`, or `auto`: with TLS what the upstream chooses, else 1.1."),
     setting(Defaults, "upstream_ca", Follows("what the machine trusts"), "A PEM file with the certificates that an `https` upstream's is checked against, instead of those that the machine trusts."),
     setting(Defaults, "upstream_keep_alive", Time(d::UPSTREAM_KEEP_ALIVE), "How long a connection to the upstream is kept for the next request; `0s` for not at all. A request with a key to an `external` upstream always gets a new one."),
+    setting(Defaults, "contract", Word("none"), "Whose habits clients expect: `stripe-v1` (`final = \"everything\"`), `stripe-v2` (`final = \"success\"`, `retention = \"31days\"`, `methods = [\"POST\", \"DELETE\"]`). What the route writes itself goes before its contract, that before [defaults], that before a contract in [defaults]."),
     setting(Defaults, "tenant", Word("none"), "Whose keys these are: `none` (all callers share them), or `{ from = … }`. A caller without a tenant gets 401."),
     setting(Defaults, "rate_limit", Word("none"), "How often one caller may send: `{ requests = …, per = … }`. Over it the answer is 429. Callers are told apart by `tenant`; without one all are one caller."),
     setting(Defaults, "body_syntax", Word("any"), "`json`: a request with a key whose body is not JSON (RFC 8259) gets 400, whatever its media type says."),
@@ -218,8 +219,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
 ];
 
 /// Words of later versions, with what to do until then.
-const LATER: [(&str, &str); 3] = [
-    ("contract", "set `final`, `retention` and `methods` themselves"),
+const LATER: [(&str, &str); 2] = [
     ("reconcile_url", "an unknown outcome is held for a person"),
     ("public_url", "signatures are not verified in this version"),
 ];

@@ -9,6 +9,7 @@ mod case_crash;
 mod case_store;
 mod case_streams;
 mod cli;
+mod contracts;
 mod demo;
 mod example;
 mod fixture;

@@ -113,6 +113,43 @@ fn a_route_goes_before_the_defaults_and_they_before_the_built_in() {
 }
 
 #[test]
+fn a_contract_stands_between_the_route_and_the_defaults() {
+    const POST: Method = Method::POST;
+    let of = |defaults: &str, own: &str| {
+        let defaults = if defaults.is_empty() { String::new() } else { format!("[defaults]\n{defaults}") };
+        let route = route_with(&defaults, &format!("effect = \"idempotent\"\n{own}"));
+        (route.final_policy, route.retention.keep / 86_400, route.methods.unwrap_or_default())
+    };
+    let (v1, v2) = ("contract = \"stripe-v1\"", "contract = \"stripe-v2\"");
+    let (everything, success) = (FinalPolicy::Everything, FinalPolicy::Success);
+    let both = vec![POST, Method::DELETE];
+    let days = |number| SECOND * number;
+    assert_eq!(of("", v1), (everything, days(7), vec![]));
+    assert_eq!(of("", v2), (success, days(31), both.clone()));
+    assert_eq!(of(v1, ""), of("", v1));
+    assert_eq!(of(v2, ""), of("", v2));
+    // Each level goes before the next: the route, its contract, [defaults], their contract.
+    let own = "final = \"default\"\nretention = \"3days\"\nmethods = [\"POST\"]";
+    let as_written = (FinalPolicy::Default, days(3), vec![POST]);
+    assert_eq!(of("", &format!("{own}\n{v2}")), as_written);
+    assert_eq!(of(own, v2), of("", v2));
+    assert_eq!(of(own, v1), (everything, days(3), vec![POST]), "what its contract leaves open");
+    assert_eq!(of(&format!("{own}\n{v2}"), ""), as_written);
+    assert_eq!(
+        of("retention = \"3days\"\ncontract = \"stripe-v2\"", "final = \"everything\""),
+        (everything, days(3), both)
+    );
+    // A route's contract replaces that of [defaults].
+    assert_eq!(of(v2, v1), of("", v1));
+    assert_eq!(of(v2, "contract = \"none\""), of("", ""));
+    let v2 = route("effect = \"idempotent\"\ncontract = \"stripe-v2\"");
+    assert_eq!(v2.retention.retry_window, DAY * 31 / 2, "it follows the retention");
+    let text = "upstream = \"http://app:1\"\n[defaults]\ncontract = \"stripe-v2\"";
+    let rest = read(text).unwrap().default_route.unwrap();
+    assert_eq!((rest.final_policy, rest.methods), (success, None), "what matches no route has every method");
+}
+
+#[test]
 fn keys_come_from_where_the_route_says() {
     let key = |text: &str| route(&format!("effect = \"external\"\nkey = {text}")).key;
     let pointer = |text| Pointer::parse(text).unwrap();

@@ -388,6 +388,9 @@ fn callers() {
             ("key = \"off\"\nbody_syntax = \"json\"", "7:1", "this route has key = \"off\"; take it out"),
             ("key = \"off\"\nrate_limit = { requests = 1 }", "7:1", "this route has key = \"off\"; take it out"),
             ("key = \"off\"\nwait = \"1s\"", "7:1", "this route has key = \"off\"; take it out"),
+            ("key = \"off\"\ncontract = \"stripe-v2\"", "7:1", "this route has key = \"off\"; take it out"),
+            ("contract = \"stripe\"", "6:1", "is not known; write \"none\", \"stripe-v1\" or \"stripe-v2\""),
+            ("contract = \"stripe-v2\"\nretry_window = \"32days\"", "7:1", "is longer than the retention"),
             ("body_syntax = \"xml\"", "6:1", "is not known; write \"any\" or \"json\""),
         ],
     );
