@@ -310,12 +310,7 @@ async fn the_example_is_sound_and_shows_every_setting() {
     let settings: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     assert!(settings.len() > 40, "{settings:?}");
     for setting in settings {
-        let ways = [
-            format!("\n{setting} = "),
-            format!("\n#{setting} = "),
-            format!("{{ {setting} = "),
-            format!(", {setting} = "),
-        ];
+        let ways = ["\n", "\n#", "\n#   ", "{ ", ", "].map(|before| format!("{before}{setting} = "));
         assert!(ways.iter().any(|way| EXAMPLE.contains(way)), "the example does not show {setting}");
     }
 }
