@@ -3,6 +3,7 @@
 
 mod caller;
 mod contract;
+mod cors;
 mod defaults;
 mod document;
 mod errors;
@@ -31,6 +32,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub(crate) use caller::{RateLimit, Tenant};
+pub(crate) use cors::Origins;
 pub(crate) use defaults::LONGEST_WAIT;
 pub(crate) use errors::{ConfigError, ConfigErrors, Position};
 pub(crate) use flags::{Flags, effect_from_word};

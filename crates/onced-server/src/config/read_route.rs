@@ -8,6 +8,7 @@ use onced_core::key::Scope;
 
 use super::caller::{self, Tenant};
 use super::contract::{Contract, Contracted};
+use super::cors;
 use super::defaults as d;
 use super::document::{Entry, Section};
 use super::key_rule::{KeyRule, KeySource, Missing};
@@ -125,6 +126,7 @@ fn read_settings(layers: &Layers<'_, '_>, identity: Identity, standard_key: KeyR
         observe: layers.read("observe", false, Entry::switch).value,
         effect: effect.unwrap_or(Effect::External),
         tenant: layers.read("tenant", Tenant::None, caller::tenant).value,
+        cors: layers.read("cors", None, cors::read).value,
         rate_limit: layers.read("rate_limit", None, caller::rate_limit).value,
         body_syntax: layers.read("body_syntax", BodySyntax::Any, Entry::word).value,
         key,

@@ -11,6 +11,7 @@ use onced_core::lease::Lease;
 use onced_core::retention::Retention;
 
 use super::caller::{LONGEST_NAME, RateLimit, Tenant};
+use super::cors::Cors;
 use super::key_rule::{KeyRule, KeySource};
 use super::path::PathPattern;
 use super::trust::Certificates;
@@ -40,6 +41,8 @@ pub(crate) struct Route {
     pub(crate) effect: Effect,
     /// Whose keys these are.
     pub(crate) tenant: Tenant,
+    /// Which pages of other origins may call it.
+    pub(crate) cors: Option<Cors>,
     /// How often one caller may send.
     pub(crate) rate_limit: Option<RateLimit>,
     /// What every body must be.

@@ -36,12 +36,14 @@ pub(crate) enum Place {
     Tenant,
     /// An element of `tokens = [ … ]`
     Token,
+    /// `cors = { … }`
+    Cors,
     /// `rate_limit = { … }`
     RateLimit,
 }
 
 impl Place {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Top,
         Self::Clients,
         Self::Store,
@@ -55,6 +57,7 @@ impl Place {
         Self::Part,
         Self::Tenant,
         Self::Token,
+        Self::Cors,
         Self::RateLimit,
     ];
 
@@ -74,6 +77,7 @@ impl Place {
             Self::Part => "in `conversation`, `step` or `tool` of an agent's key",
             Self::Tenant => "in `tenant = { … }`",
             Self::Token => "in an element of `tokens`",
+            Self::Cors => "in `cors = { … }`",
             Self::RateLimit => "in `rate_limit = { … }`",
         }
     }
@@ -131,7 +135,7 @@ const fn setting(place: Place, name: &'static str, default: Standard, meaning: &
 }
 
 use Place::{
-    Clients, Defaults, Fingerprint, Key, Log, Part, RateLimit, Route, Store, StoreUrl, Sweep, Tenant, Token, Top,
+    Clients, Cors, Defaults, Fingerprint, Key, Log, Part, RateLimit, Route, Store, StoreUrl, Sweep, Tenant, Token, Top,
 };
 use Standard::{Bytes, Follows, Nothing, Number, Required, Text, Time, Word};
 
@@ -169,6 +173,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Defaults, "upstream_keep_alive", Time(d::UPSTREAM_KEEP_ALIVE), "How long a connection to the upstream is kept for the next request; `0s` for not at all. A request with a key to an `external` upstream always gets a new one."),
     setting(Defaults, "contract", Word("none"), "Whose habits clients expect: `stripe-v1` (`final = \"everything\"`), `stripe-v2` (`final = \"success\"`, `retention = \"31days\"`, `methods = [\"POST\", \"DELETE\"]`). What the route writes itself goes before its contract, that before [defaults], that before a contract in [defaults]."),
     setting(Defaults, "tenant", Word("none"), "Whose keys these are: `none` (all callers share them), or `{ from = … }`. A caller without a tenant gets 401."),
+    setting(Defaults, "cors", Word("none"), "Which pages of other origins may call the route from a browser: `none` (the upstream says so itself), or `{ origins = … }`: then the gateway answers preflights, and the upstream's `Access-Control-*` are taken out."),
     setting(Defaults, "rate_limit", Word("none"), "How often one caller may send: `{ requests = …, per = … }`. Over it the answer is 429. Callers are told apart by `tenant`; without one all are one caller."),
     setting(Defaults, "body_syntax", Word("any"), "`json`: a request with a key whose body is not JSON (RFC 8259) gets 400, whatever its media type says."),
     setting(Defaults, "methods", Nothing, "The methods that the route is for; all where it is not written. `GET`, `HEAD`, `OPTIONS` and `TRACE` pass through without a key."),
@@ -213,6 +218,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Token, "tenant", Required, "Whose token it is."),
     setting(Token, "env", Nothing, "The environment variable that holds the token."),
     setting(Token, "file", Nothing, "The file that holds the token."),
+    setting(Cors, "origins", Required, "The origins as browsers write them, `[\"https://shop.example\"]`; `[\"*\"]` for all."),
+    setting(Cors, "credentials", Text("false"), "Whether browsers may send cookies and the like; not with `origins = [\"*\"]`."),
+    setting(Cors, "headers", Text("[]"), "Request headers that pages may send beside `Content-Type`, `Authorization`, `Prefer`, `Idempotency-Key` and those that the key is made from."),
+    setting(Cors, "max_age", Time(d::CORS_MAX_AGE), "How long a browser may remember what a preflight has said; a day at most."),
     setting(RateLimit, "requests", Required, "How many requests."),
     setting(RateLimit, "per", Time(d::RATE_PER), "In how much time; a day at most."),
     setting(RateLimit, "burst", Follows("`requests`"), "How many at once."),

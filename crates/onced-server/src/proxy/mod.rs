@@ -3,6 +3,7 @@
 
 mod body;
 mod caller;
+mod cors;
 mod execute;
 mod key;
 mod observe;
@@ -35,6 +36,7 @@ use tokio_util::task::TaskTracker;
 use self::body::Read;
 pub(crate) use self::body::{AnyBody, BodyError, whole};
 use self::caller::{Limits, SharedKeys};
+use self::cors::Cors;
 use self::prepare::{Prepared, prepare};
 use self::transport::{Target, Targets};
 use crate::config::{Config, Match, Route};
@@ -50,6 +52,7 @@ pub(crate) struct Gateway {
     guard: Guard<AnyStore>,
     targets: Targets,
     limits: Limits,
+    cors: Cors,
     shared_keys: SharedKeys,
     running: TaskTracker,
     stopping: CancellationToken,
@@ -73,10 +76,10 @@ impl Gateway {
     /// Fails where an upstream cannot be spoken to as its route says.
     pub(crate) fn new(config: Config, guard: Guard<AnyStore>) -> anyhow::Result<Self> {
         let routes = || config.routes.iter().chain(&config.default_route);
-        let (targets, limits) = (Targets::new(routes())?, Limits::new(routes()));
+        let (targets, limits, cors) = (Targets::new(routes())?, Limits::new(routes()), Cors::new(routes()));
         let (running, unprotected) = (TaskTracker::new(), AtomicU64::new(0));
         let (shared_keys, stopping) = (SharedKeys::default(), CancellationToken::new());
-        Ok(Self { config, guard, targets, limits, shared_keys, running, stopping, unprotected })
+        Ok(Self { config, guard, targets, limits, cors, shared_keys, running, stopping, unprotected })
     }
 
     pub(crate) fn guard(&self) -> &Guard<AnyStore> {
@@ -95,8 +98,8 @@ impl Gateway {
         self.guard.close().await;
     }
 
-    /// Answers one request.
-    pub(crate) async fn handle(self: &Arc<Self>, request: Incoming) -> Outgoing {
+    /// Answers one request; [`Gateway::handle`] stands around it.
+    async fn answer(self: &Arc<Self>, request: Incoming) -> Outgoing {
         let route = match self.config.route_for(request.method(), request.uri().path()) {
             // A tunnel to wherever the client likes is nobody's route.
             _ if request.method() == Method::CONNECT => return self.no_route(),

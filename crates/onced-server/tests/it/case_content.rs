@@ -1,10 +1,12 @@
 //! Reported cases about what a request and an answer consist of: which requests are the same (O-10, O-11), what a key may
-//! look like (O-14), and what of an answer is told again (O-16, O-17). Beside them what a packed request means.
+//! look like (O-14), what a browser is told (O-15), and what of an answer is told again (O-16, O-17). Beside them what a
+//! packed request means.
 
 mod encoded_requests;
 mod o_10_other_clothes;
 mod o_11_look_alikes;
 mod o_14_key_syntax;
+mod o_15_other_origins;
 mod o_16_the_first_answer;
 mod o_17_empty_and_binary;
 mod o_19_which_answers_are_kept;

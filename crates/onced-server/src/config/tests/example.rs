@@ -60,6 +60,7 @@ fn the_defaults_of_the_reference_are_the_true_ones() {
             | Place::Part
             | Place::Tenant
             | Place::Token
+            | Place::Cors
             | Place::RateLimit => continue,
         };
         let text = match &setting.default {

@@ -15,6 +15,7 @@ use onced_core::failure::{Effect, FinalPolicy, On5xx};
 use onced_core::fingerprint::BodyRecipe;
 use onced_core::pointer::Pointer;
 
+use super::cors::Cors;
 use super::outside::Outside;
 use super::*;
 
@@ -147,6 +148,28 @@ fn a_contract_stands_between_the_route_and_the_defaults() {
     let text = "upstream = \"http://app:1\"\n[defaults]\ncontract = \"stripe-v2\"";
     let rest = read(text).unwrap().default_route.unwrap();
     assert_eq!((rest.final_policy, rest.methods), (success, None), "what matches no route has every method");
+}
+
+#[test]
+fn pages_of_other_origins_may_call_where_the_route_says_so() {
+    let of = |defaults: &str, own: &str| route_with(defaults, &format!("effect = \"external\"\n{own}")).cors;
+    let everybody = Cors { origins: Origins::Any, credentials: false, headers: Vec::new(), max_age: SECOND * 600 };
+    assert_eq!(of("", ""), None);
+    assert_eq!(of("", "cors = { origins = [\"*\"] }"), Some(everybody.clone()));
+    let defaults = "[defaults]\ncors = { origins = [\"*\"] }";
+    assert_eq!(of(defaults, ""), Some(everybody));
+    assert_eq!(of(defaults, "cors = \"none\""), None);
+    let own = "cors = { origins = [\"https://shop.example\", \"http://127.0.0.1:3000\", \"http://[::1]:81\"], \
+               credentials = true, headers = [\"X-Cart-Id\"], max_age = \"1day\" }";
+    let listed = ["https://shop.example", "http://127.0.0.1:3000", "http://[::1]:81"].map(|text| text.parse().unwrap());
+    let expected = Cors {
+        origins: Origins::Listed(listed.into()),
+        credentials: true,
+        headers: vec!["x-cart-id".parse().unwrap()],
+        max_age: DAY,
+    };
+    assert_eq!(of(defaults, own), Some(expected));
+    assert!(of("", "cors = { origins = [\"app://local\", \"https://shop.example:8443\"] }").is_some());
 }
 
 #[test]

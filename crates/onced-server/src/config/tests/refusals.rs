@@ -416,6 +416,46 @@ fn callers() {
 }
 
 #[test]
+fn pages_of_other_origins() {
+    check(
+        &format!("{ROUTE}effect = \"external\"\n"),
+        "",
+        &[
+            (
+                "cors = true",
+                "6:1",
+                "does not say who may call; write { origins = [\"https://shop.example\"] } or \"none\"",
+            ),
+            ("cors = \"*\"", "6:1", "does not say who may call"),
+            ("cors = { credentials = true }", "6:1", "has no `origins`; add origins = "),
+            ("cors = { origin = [\"*\"], origins = [\"*\"] }", "6:10", "did you mean `origins`?"),
+            ("cors = { origins = \"*\" }", "6:10", "is not a list; write origins = [\"https://shop.example\"]"),
+            ("cors = { origins = [] }", "6:10", "is empty, so that nobody could call; write cors = \"none\""),
+            (
+                "cors = { origins = [\"*\"], credentials = true }",
+                "6:27",
+                "together with origins = [\"*\"]; name the origins",
+            ),
+            ("cors = { origins = [\"https://a.example\", \"*\"] }", "6:42", "means every origin"),
+            ("cors = { origins = [\"shop.example\"] }", "6:21", "is not an origin; write scheme and host"),
+            ("cors = { origins = [\"null\"] }", "6:21", "is not an origin"),
+            ("cors = { origins = [\"https://müller.example\"] }", "6:21", "(xn--…)"),
+            ("cors = { origins = [\"https://shop.example/\"] }", "6:21", "write \"https://shop.example\""),
+            ("cors = { origins = [\"https://shop.example/cart\"] }", "6:21", "write \"https://shop.example\""),
+            ("cors = { origins = [\"https://shop.example:443\"] }", "6:21", "write \"https://shop.example\""),
+            ("cors = { origins = [\"http://Shop.example:80\"] }", "6:21", "write \"http://shop.example\""),
+            ("cors = { origins = [\"https://me@shop.example\"] }", "6:21", "write \"https://shop.example\""),
+            ("cors = { origins = [\"https://*.example\"] }", "6:21", "name each origin"),
+            ("cors = { origins = [\"*\"], credentials = \"yes\" }", "6:27", "is neither true nor false"),
+            ("cors = { origins = [\"*\"], headers = [\"X Y\"] }", "6:38", "is not the name of a header"),
+            ("cors = { origins = [\"*\"], headers = [\"*\"] }", "6:38", "name each header"),
+            ("cors = { origins = [\"*\"], max_age = 600 }", "6:27", "write it in quotes with its unit"),
+            ("cors = { origins = [\"*\"], max_age = \"25h\" }", "6:27", "write at most \"1day\""),
+        ],
+    );
+}
+
+#[test]
 fn one_token_belongs_to_one_tenant() {
     let outside = MadeUp { variables: [("A", "same"), ("B", "same ")].into(), ..MadeUp::default() };
     let tokens = "[{ tenant = \"a\", env = \"A\" }, { tenant = \"b\", env = \"B\" }]";
