@@ -5,6 +5,7 @@ use crate::store::{StoreError, StoreErrorKind};
 
 const BUSY: i32 = 5;
 const LOCKED: i32 = 6;
+const READ_ONLY: i32 = 8;
 const INTERRUPT: i32 = 9;
 const IO_ERROR: i32 = 10;
 const CANNOT_OPEN: i32 = 14;
@@ -26,6 +27,14 @@ pub(super) fn is_write_lock_missed(error: &sqlx::Error) -> bool {
     const BUSY_SNAPSHOT: i32 = BUSY | (2 << 8);
     let code = error.as_database_error().and_then(|answer| answer.code()).and_then(|code| code.parse::<i32>().ok());
     code.is_some_and(|code| code != BUSY_SNAPSHOT && code & 0xff == BUSY)
+}
+
+/// Whether the file could only be opened for reading. SQLite does so of its own accord where it may not write, and a
+/// connection stays as it was opened, whatever becomes of the file.
+pub(super) fn is_read_only(error: &StoreError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<sqlx::Error>());
+    let code = source.and_then(sqlx::Error::as_database_error).and_then(|answer| answer.code());
+    primary_code(code.as_deref()) == Some(READ_ONLY)
 }
 
 fn primary_code(code: Option<&str>) -> Option<i32> {

@@ -146,7 +146,8 @@ async fn run(conn: SqliteConnection, connect: SqliteConnectOptions, mut queue: m
 }
 
 /// Whether a connection can be used on. After a full disk or an I/O error SQLite has rolled back by itself, and the
-/// driver still believes that it is inside the transaction: such a connection is given up.
+/// driver still believes that it is inside the transaction; one that was opened while its file took no writes stays
+/// read-only for good. Such a connection is given up.
 enum Usable {
     Yes,
     No,
@@ -202,9 +203,11 @@ async fn run_one(tx: &mut Transaction<'_, Sqlite>, job: Job) -> Result<Option<Re
         return match (job.unit)(tx).await {
             Ok(reply) => Ok(Some(reply)),
             Err(error) => {
+                let usable = still_usable(&error);
                 (job.failed)(error);
                 // An error where there is no savepoint any more: SQLite has rolled back by itself.
-                sqlx::raw_sql("ROLLBACK TO onced_unit; RELEASE onced_unit").execute(&mut **tx).await.map(|_| None)
+                let undone = sqlx::raw_sql("ROLLBACK TO onced_unit; RELEASE onced_unit").execute(&mut **tx).await;
+                undone.and(usable).map(|()| None)
             }
         };
     }
@@ -225,11 +228,16 @@ async fn run_one(tx: &mut Transaction<'_, Sqlite>, job: Job) -> Result<Option<Re
             Ok(Some(reply))
         }
         Err(error) => {
-            let undone = unit.rollback().await;
+            let (undone, usable) = (unit.rollback().await, still_usable(&error));
             (job.failed)(error);
-            undone.map(|()| None)
+            undone.and(usable).map(|()| None)
         }
     }
+}
+
+/// What a unit failed with may be the connection's own fault: then no unit will ever pass on it.
+fn still_usable(error: &StoreError) -> Result<(), sqlx::Error> {
+    if error::is_read_only(error) { Err(sqlx::Error::WorkerCrashed) } else { Ok(()) }
 }
 
 /// One error, many waiters: each gets its kind and words.
