@@ -44,6 +44,12 @@ impl StoreError {
         Self::new(StoreErrorKind::Refused, words)
     }
 
+    /// The same error, of which more is known: what may be done next.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn with_kind(self, kind: StoreErrorKind) -> Self {
+        Self { kind, ..self }
+    }
+
     /// What happened, without the kind.
     pub fn words(&self) -> &str {
         &self.words

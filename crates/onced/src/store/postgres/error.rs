@@ -18,6 +18,5 @@ pub(super) fn of(error: sqlx::Error, doing: &'static str) -> StoreError {
 
 /// Errors on the way to a connection: whatever they are, no statement was sent.
 pub(super) fn on_connecting(error: sqlx::Error) -> StoreError {
-    let translated = of(error, "connect to PostgreSQL");
-    StoreError::with_source(StoreErrorKind::Unavailable, translated.to_string(), translated)
+    of(error, "connect to PostgreSQL").with_kind(StoreErrorKind::Unavailable)
 }

@@ -18,14 +18,14 @@ use std::time::Duration;
 use onced_core::time::micros;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::{Connection as _, PgConnection, Postgres, Row};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres, Row};
 
 pub use self::keys::PgKeys;
 use self::sql::Statements;
 use super::health::SchemaVersion;
 use super::keys::Transactional;
 use super::migrate::{self, Step};
-use super::{Durability, StoreError, StoreOptions};
+use super::{Durability, StoreError, StoreErrorKind, StoreOptions};
 
 const STEPS: &[Step] = &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
 /// The driver asks a connection whether it is alive when it comes back. So soon afterwards it is not asked again, which
@@ -72,6 +72,13 @@ impl PgStore {
                 ("idle_in_transaction_session_timeout", "30s"),
             ])
             .options([("tcp_keepalives_idle", "30"), ("tcp_keepalives_interval", "5"), ("tcp_keepalives_count", "3")]);
+        // The pool tries again until its time is over, and then says no more than that: asked once without it, the
+        // server or the system says why.
+        let first = tokio::time::timeout(options.acquire_timeout, connect.connect()).await;
+        let first =
+            first.map_err(|_| StoreError::new(StoreErrorKind::Unavailable, "PostgreSQL did not answer in time"))?;
+        // It has served its purpose, however it ends.
+        let _ = first.map_err(error::on_connecting)?.close().await;
         let pool = PgPoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.acquire_timeout)
@@ -145,13 +152,15 @@ impl PgStore {
     /// In words that say what is wrong.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         self.check_schema().await?;
-        let mut conn = self.connection().await?;
         let err = |source| error::of(source, "check");
-        let read_only: String = sqlx::query_scalar("SELECT current_setting('transaction_read_only')")
-            .fetch_one(&mut *conn)
+        let mut tx = self.transaction().await?;
+        // Whoever asks waits for two seconds; by then the connection must be free again.
+        sqlx::raw_sql("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '1500ms'")
+            .execute(&mut *tx)
             .await
             .map_err(err)?;
-        if read_only == "on" { Err(StoreError::refused("the database takes no writes")) } else { Ok(()) }
+        sqlx::query(self.sql.check.clone()).execute(&mut *tx).await.map_err(err)?;
+        tx.rollback().await.map_err(err)
     }
 
     async fn schema_is_current(&self, conn: &mut PgConnection) -> Result<bool, StoreError> {

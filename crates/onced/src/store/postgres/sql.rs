@@ -36,6 +36,7 @@ statements!(
     answer_deliveries,
     deliveries_of,
     bound,
+    check,
     list,
     audit_of,
     resolve_happened,

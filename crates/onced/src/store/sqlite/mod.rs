@@ -53,10 +53,6 @@ impl SqliteStore {
     /// # Errors
     /// Where the file cannot be opened, lies where WAL does not work, or the library has the WAL-reset fault.
     pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
-        let unavailable = |source| {
-            let translated = error::of(source, "open the SQLite file");
-            StoreError::with_source(StoreErrorKind::Unavailable, translated.to_string(), translated)
-        };
         let connect = SqliteConnectOptions::from_str(url)
             .map_err(|_| StoreError::refused("the SQLite URL cannot be read; it looks like sqlite:onced.db"))?
             .create_if_missing(true)
@@ -64,7 +60,7 @@ impl SqliteStore {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(options.busy_timeout);
-        let mut conn = connect.connect().await.map_err(unavailable)?;
+        let mut conn = connect.connect().await.map_err(cannot_open)?;
         check_durability(&mut conn, options.durability).await?;
         // A connection is a thread of this process: it was alive when it came back, and still is.
         let pool = || SqlitePoolOptions::new().acquire_timeout(options.acquire_timeout).test_before_acquire(false);
@@ -117,15 +113,17 @@ impl SqliteStore {
     /// In words that say what is wrong.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         self.check_schema().await?;
-        // A transaction of its own through the one writer.
-        self.writer.write("check", |_| Box::pin(async { Ok(()) })).await
+        let written = self.writer.write("check", |conn| {
+            Box::pin(async move {
+                let check = sqlx::raw_sql(include_str!("sql/check.sql")).execute(conn).await;
+                check.map(|_| ()).map_err(|source| error::of(source, "check"))
+            })
+        });
+        written.await
     }
 
     async fn reader(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
-        self.readers.acquire().await.map_err(|source| {
-            let translated = error::of(source, "open the SQLite file");
-            StoreError::with_source(StoreErrorKind::Unavailable, translated.to_string(), translated)
-        })
+        self.readers.acquire().await.map_err(cannot_open)
     }
 
     /// Connections to the same file with the same settings, for an application that shares them.
@@ -150,6 +148,10 @@ impl Transactional for SqliteStore {
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> SqliteKeys<'t> {
         SqliteKeys { conn: tx, place: keys::Place::Within }
     }
+}
+
+fn cannot_open(source: sqlx::Error) -> StoreError {
+    error::of(source, "open the SQLite file").with_kind(StoreErrorKind::Unavailable)
 }
 
 async fn schema_is_current(conn: &mut SqliteConnection) -> Result<bool, StoreError> {
