@@ -1,6 +1,6 @@
 //! One throw-away database of either backend, with plain SQL beside what is tested.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
@@ -61,7 +61,8 @@ pub struct Database {
 
 #[derive(Debug)]
 enum Home {
-    Sqlite { folder: TempDir, url: String },
+    // The folder is kept where it is ours to remove.
+    Sqlite { folder: PathBuf, url: String, _kept: Option<TempDir> },
     Postgres(postgres::Database),
 }
 
@@ -74,10 +75,7 @@ impl Database {
         match backend {
             Backend::Sqlite => {
                 let folder = tempfile::Builder::new().prefix("onced-").tempdir().expect("no temporary folder");
-                let path = folder.path().join("test.db");
-                let sql = Sql::Sqlite(sqlite_pool(&path).await);
-                let url = format!("sqlite:{}", path.display());
-                Self { sql, home: Home::Sqlite { folder, url } }
+                Self::sqlite(folder.path().to_owned(), Some(folder)).await
             }
             Backend::Postgres => {
                 let database = postgres::Database::create().await;
@@ -85,6 +83,21 @@ impl Database {
                 Self { sql, home: Home::Postgres(database) }
             }
         }
+    }
+
+    /// Creates an empty SQLite database in a folder of the caller's, for example one on a disk of its own.
+    ///
+    /// # Panics
+    /// Where that is not possible.
+    pub async fn sqlite_in(folder: impl Into<PathBuf>) -> Self {
+        Self::sqlite(folder.into(), None).await
+    }
+
+    async fn sqlite(folder: PathBuf, kept: Option<TempDir>) -> Self {
+        let path = folder.join("test.db");
+        let sql = Sql::Sqlite(sqlite_pool(&path).await);
+        let url = format!("sqlite:{}", path.display());
+        Self { sql, home: Home::Sqlite { folder, url, _kept: kept } }
     }
 
     /// Which backend it is.
@@ -115,7 +128,7 @@ impl Database {
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
         match &self.home {
-            Home::Sqlite { folder, .. } => Some(folder.path()),
+            Home::Sqlite { folder, .. } => Some(folder),
             Home::Postgres(_) => None,
         }
     }

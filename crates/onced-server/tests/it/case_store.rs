@@ -8,7 +8,7 @@ mod o_30_4_two_processes_one_file;
 mod o_30_5_nul_and_half_a_pair;
 mod o_30_6_ledger_gone;
 mod o_30_7_restart;
-mod wire;
+pub(crate) mod wire;
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use self::wire::Wire;
 use crate::fixture::{LIMIT, secs, sql, written};
 
 /// For tests in which no lease runs out.
-const LONG_LEASE: &str = "lease = \"60s\"\n";
+pub(crate) const LONG_LEASE: &str = "lease = \"60s\"\n";
 
 /// For tests that wait for its end: short, and yet long enough for a slow machine to claim and send within two thirds.
 fn short_lease() -> String {
@@ -34,7 +34,7 @@ fn order(key: &str) -> Request {
 }
 
 /// The code of a problem; `None` where the answer is none.
-fn problem(answer: &Answer) -> Option<String> {
+pub(crate) fn problem(answer: &Answer) -> Option<String> {
     if answer.header("content-type") != Some("application/problem+json") {
         return None;
     }
@@ -43,14 +43,14 @@ fn problem(answer: &Answer) -> Option<String> {
 }
 
 /// The answer is a problem with that status and code, and says when to come again with the same key.
-fn assert_come_again(answer: &Answer, status: u16, code: &str) {
+pub(crate) fn assert_come_again(answer: &Answer, status: u16, code: &str) {
     assert_eq!((answer.status, problem(answer).as_deref()), (status, Some(code)), "{answer:?}");
     assert!(retry_after(answer) >= 1, "{answer:?}");
     let body: serde_json::Value = serde_json::from_slice(&answer.body).expect("a problem is JSON");
     assert_eq!(body["retry"], "same-key", "{answer:?}");
 }
 
-fn assert_replay_of(answer: &Answer, status: u16, body: &str) {
+pub(crate) fn assert_replay_of(answer: &Answer, status: u16, body: &str) {
     let is_replay = answer.header("idempotent-replayed");
     assert_eq!((answer.status, is_replay, answer.text()), (status, Some("true"), body.to_owned()), "{answer:?}");
 }
@@ -88,7 +88,7 @@ async fn until_decided_without_owner(gateway: SocketAddr, database: &Database, r
 }
 
 /// How many records are there.
-async fn records(database: &Database) -> i64 {
+pub(crate) async fn records(database: &Database) -> i64 {
     database.sql().count(&format!("SELECT count(*) FROM {}", sql::table(database.backend()))).await
 }
 

@@ -82,9 +82,13 @@ impl Gateway {
         routes: &str,
         variables: &[(&str, &str)],
     ) -> Self {
+        Self::start_on(database.url(), top, store, routes, variables).await
+    }
+
+    /// As [`Gateway::start_among`], on the ledger of that URL.
+    pub(crate) async fn start_on(url: &str, top: &str, store: &str, routes: &str, variables: &[(&str, &str)]) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let folder = tempfile::tempdir().expect("a folder for the configuration");
-        let url = database.url();
         // It would come at a time of its own choosing.
         let sweep = if routes.contains("[sweep]") { "" } else { "[sweep]\nevery = \"off\"\n" };
         let text = format!(

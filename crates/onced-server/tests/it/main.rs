@@ -18,4 +18,5 @@ mod observe;
 mod real_input;
 mod same_database_app;
 mod settlement;
+mod sick_store;
 mod waiting;

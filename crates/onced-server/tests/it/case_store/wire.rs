@@ -23,7 +23,7 @@ enum Mode {
 
 /// What follows the cut that loses a claim's confirmation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(crate) enum After {
     /// New connections are passed on as before.
     Mended,
     /// New connections are cut, too.
@@ -37,8 +37,8 @@ enum Protocol {
 }
 
 /// The proxy. It ends with the test.
-pub(super) struct Wire {
-    pub(super) address: SocketAddr,
+pub(crate) struct Wire {
+    pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
 }
 
@@ -52,12 +52,12 @@ struct Shared {
 
 impl Wire {
     /// Listens in front of that `host:port`, whatever is spoken there.
-    pub(super) async fn start(target: impl ToString) -> Self {
+    pub(crate) async fn start(target: impl ToString) -> Self {
         Self::start_reading(target, Protocol::Any).await
     }
 
     /// Listens in front of a PostgreSQL server; its clients must not ask for TLS.
-    pub(super) async fn start_to_postgres(target: impl ToString) -> Self {
+    pub(crate) async fn start_to_postgres(target: impl ToString) -> Self {
         Self::start_reading(target, Protocol::Postgres).await
     }
 
@@ -81,27 +81,27 @@ impl Wire {
     }
 
     /// Keeps back all that the server says, until [`Wire::mend`].
-    pub(super) fn hold_answers(&self) {
+    pub(crate) fn hold_answers(&self) {
         self.shared.mode.send_replace(Mode::HoldAnswers);
     }
 
     /// Cuts all connections, and each new one at once, until [`Wire::mend`].
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.shared.mode.send_replace(Mode::Cut);
     }
 
     /// Passes everything on again.
-    pub(super) fn mend(&self) {
+    pub(crate) fn mend(&self) {
         self.shared.mode.send_replace(Mode::Pass);
     }
 
     /// Lets the next claim commit, loses its confirmation, and cuts its connection.
-    pub(super) fn lose_the_next_confirmation(&self, after: After) {
+    pub(crate) fn lose_the_next_confirmation(&self, after: After) {
         *self.shared.trap.lock().expect("nobody panics with it") = Some(after);
     }
 
     /// Whether a confirmation has been lost.
-    pub(super) fn has_lost_a_confirmation(&self) -> bool {
+    pub(crate) fn has_lost_a_confirmation(&self) -> bool {
         self.shared.sprung.load(Ordering::SeqCst)
     }
 }

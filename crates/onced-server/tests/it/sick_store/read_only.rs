@@ -1,0 +1,74 @@
+//! A ledger that takes no writes: a SQLite file that may not be changed any more, and a PostgreSQL database whose
+//! sessions are read-only, as after a failover to a standby that nobody was told of.
+
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use testkit::{Backend, Database};
+
+use super::Illness;
+use super::course::{at_the_claim, before_the_outcome_is_stored};
+use super::disk::Frozen;
+
+struct ReadOnlyFile(Option<Frozen>);
+
+impl Illness for ReadOnlyFile {
+    async fn admit() -> (Self, Database) {
+        (Self(None), Database::create(Backend::Sqlite).await)
+    }
+
+    async fn strike(&mut self, database: &Database) {
+        self.0 = Some(Frozen::database_in(database.folder().expect("SQLite has a folder")));
+    }
+
+    async fn heal(&mut self, _: &Database) {
+        self.0.take().expect("it was struck").thaw();
+    }
+}
+
+struct ReadOnlyDatabase;
+
+/// Says how new sessions of that database begin, and ends all others.
+pub(super) async fn set_read_only(database: &Database, setting: &str) {
+    let name = database.url().rsplit_once('/').expect("the URL names a database").1;
+    let mut admin = PgConnection::connect(&testkit::postgres::server_url()).await.expect("the server can be reached");
+    let all = format!(
+        "ALTER DATABASE {name} {setting}; \
+         SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{name}'"
+    );
+    admin.execute(sqlx::raw_sql(AssertSqlSafe(all))).await.expect("the database can be changed");
+}
+
+impl Illness for ReadOnlyDatabase {
+    async fn admit() -> (Self, Database) {
+        (Self, Database::create(Backend::Postgres).await)
+    }
+
+    async fn strike(&mut self, database: &Database) {
+        set_read_only(database, "SET default_transaction_read_only = on").await;
+    }
+
+    async fn heal(&mut self, database: &Database) {
+        set_read_only(database, "RESET default_transaction_read_only").await;
+    }
+}
+
+#[tokio::test]
+async fn read_only_at_the_claim_sqlite() {
+    at_the_claim::<ReadOnlyFile>().await;
+}
+
+#[tokio::test]
+async fn read_only_at_the_claim_postgres() {
+    at_the_claim::<ReadOnlyDatabase>().await;
+}
+
+#[tokio::test]
+async fn read_only_before_the_outcome_is_stored_sqlite() {
+    before_the_outcome_is_stored::<ReadOnlyFile>("external").await;
+    before_the_outcome_is_stored::<ReadOnlyFile>("idempotent").await;
+}
+
+#[tokio::test]
+async fn read_only_before_the_outcome_is_stored_postgres() {
+    before_the_outcome_is_stored::<ReadOnlyDatabase>("external").await;
+    before_the_outcome_is_stored::<ReadOnlyDatabase>("idempotent").await;
+}
