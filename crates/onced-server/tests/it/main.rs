@@ -19,4 +19,5 @@ mod real_input;
 mod same_database_app;
 mod settlement;
 mod sick_store;
+mod transport;
 mod waiting;
