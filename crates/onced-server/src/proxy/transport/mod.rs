@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::HOST;
+use http::header::{HOST, UPGRADE};
 use http::uri::{Authority, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::client::conn::{http1, http2};
@@ -180,11 +180,16 @@ impl Connection {
     /// Sends the request, once. After [`SendError::Lost`] it may have taken effect.
     pub(super) async fn send(self, request: Request<AnyBody>) -> Result<Response<Answer>, SendError> {
         let Self { mut sender, scheme, kept, .. } = self;
+        let asks = request.headers().contains_key(UPGRADE);
         let sent = match &mut sender {
             Sender::One(sender) => sender.try_send_request(for_http1(request)).await,
             Sender::Two(sender) => sender.try_send_request(for_http2(request, scheme)).await,
         };
         match sent {
+            // What it means is not known, and a client would take it for the answer to a question it has not put.
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS && !asks => {
+                Err(SendError::Lost { why: "it switched protocols unasked".to_owned() })
+            }
             Ok(mut response) => {
                 // Whatever was spoken behind the gateway, its client speaks as it does.
                 *response.version_mut() = Version::HTTP_11;

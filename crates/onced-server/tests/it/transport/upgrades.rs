@@ -1,6 +1,6 @@
 //! Connections that become something else, as WebSockets do: passed on by GET alone, unguarded.
 
-use testkit::http_client::send;
+use testkit::http_client::{Request, send};
 use testkit::http_raw::raw;
 use testkit::{Backend, Database};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -8,7 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::app::App;
 use super::h2_client::Client;
-use super::{any_database, post, records, records_at};
+use super::wire::{Act, Wire};
+use super::{any_database, outcome, post, records, records_at, said};
 use crate::fixture::{Gateway, LIMIT, route};
 
 const ASK: &str = "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: own/1\r\n\r\n";
@@ -125,6 +126,26 @@ async fn a_post_that_asks_for_an_upgrade_is_an_ordinary_request_sqlite() {
 #[tokio::test]
 async fn a_post_that_asks_for_an_upgrade_is_an_ordinary_request_postgres() {
     a_post_asks(Backend::Postgres).await;
+}
+
+/// Whoever switches protocols unasked has not answered: what became of the request is not known.
+async fn switched_unasked(backend: Backend) {
+    let (database, upstream) = (Database::create(backend).await, Wire::start([Act::Switch, Act::Switch]).await);
+    let gateway = Gateway::start(&database, &route("ws", "/ws", &upstream.url(), "external", "")).await;
+    assert_eq!(outcome(&send(gateway.address, &post("/ws", "k")).await), said(504, "outcome-unknown"));
+    assert_eq!(records_at(&database, "pending_external").await, 1);
+    assert_eq!(outcome(&send(gateway.address, &Request::new("GET", "/ws")).await), said(504, "outcome-unknown"));
+    assert_eq!(upstream.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn an_upgrade_that_nobody_asked_for_is_no_answer_sqlite() {
+    switched_unasked(Backend::Sqlite).await;
+}
+
+#[tokio::test]
+async fn an_upgrade_that_nobody_asked_for_is_no_answer_postgres() {
+    switched_unasked(Backend::Postgres).await;
 }
 
 #[tokio::test]

@@ -22,6 +22,8 @@ pub(super) enum Act {
     Close,
     /// The connection is reset.
     Reset,
+    /// It is answered with 101, whether it asked for that or not.
+    Switch,
 }
 
 /// What has happened so far.
@@ -91,6 +93,7 @@ async fn serve(mut stream: TcpStream, index: usize, script: Arc<Mutex<VecDeque<A
         });
         let answer = match act {
             Act::Answer | Act::AnswerThenClose => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+            Act::Switch => "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: own\r\n\r\n",
             Act::Close => break,
             Act::Reset => {
                 stream.set_zero_linger().unwrap();
