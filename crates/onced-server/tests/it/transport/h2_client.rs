@@ -10,20 +10,26 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use testkit::http_client::Answer;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 use crate::fixture::LIMIT;
 
 /// One connection.
 pub(super) struct Client {
     sender: SendRequest<Full<Bytes>>,
+    /// Resolves once the connection has ended.
+    pub(super) ended: JoinHandle<()>,
 }
 
 impl Client {
     pub(super) async fn connect(address: SocketAddr) -> Self {
+        Self::connect_with(address, &Builder::new(TokioExecutor::new())).await
+    }
+
+    pub(super) async fn connect_with(address: SocketAddr, builder: &Builder<TokioExecutor>) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
-        let (sender, connection) = Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(async move { drop(connection.await) });
-        Self { sender }
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+        Self { sender, ended: tokio::spawn(async move { drop(connection.await) }) }
     }
 
     /// Sends, and gives the answer before its body has come.

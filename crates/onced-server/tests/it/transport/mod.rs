@@ -5,6 +5,8 @@ mod app;
 mod h2_client;
 mod http2;
 mod kept_connections;
+mod raw_client;
+mod slow_clients;
 mod tls;
 mod unix_socket;
 mod upgrades;

@@ -3,38 +3,16 @@
 use testkit::http_client::{Request, send};
 use testkit::http_raw::raw;
 use testkit::{Backend, Database};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use super::app::App;
 use super::h2_client::Client;
+use super::raw_client::Raw;
 use super::wire::{Act, Wire};
 use super::{any_database, outcome, post, records, records_at, said};
 use crate::fixture::{Gateway, LIMIT, route};
 
 const ASK: &str = "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: own/1\r\n\r\n";
-
-/// Reads a head, byte by byte, so that nothing after it is taken.
-async fn read_head(stream: &mut TcpStream) -> String {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let byte = tokio::time::timeout(LIMIT, stream.read_u8()).await.expect("a head within the limit");
-        head.push(byte.unwrap_or_else(|error| panic!("{error} after {:?}", String::from_utf8_lossy(&head))));
-    }
-    String::from_utf8(head).unwrap().to_ascii_lowercase()
-}
-
-async fn read_exactly(stream: &mut TcpStream, count: usize) -> Vec<u8> {
-    let mut bytes = vec![0; count];
-    tokio::time::timeout(LIMIT, stream.read_exact(&mut bytes)).await.expect("bytes within the limit").unwrap();
-    bytes
-}
-
-async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    tokio::time::timeout(LIMIT, stream.read_to_end(&mut bytes)).await.expect("an end within the limit").unwrap();
-    bytes
-}
 
 #[tokio::test]
 async fn what_the_upstream_agrees_to_is_passed_in_both_directions() {
@@ -43,40 +21,39 @@ async fn what_the_upstream_agrees_to_is_passed_in_both_directions() {
     // One client at a time: what has become something else is still one.
     let routes = format!("[clients]\nmax_connections = 1\n\n{}", route("ws", "/ws", &url, "external", ""));
     let gateway = Gateway::start(&database, &routes).await;
-    let mut client = TcpStream::connect(gateway.address).await.unwrap();
-    client.write_all(ASK.as_bytes()).await.unwrap();
-    let mut upstream = listener.accept().await.unwrap().0;
-    let asked = read_head(&mut upstream).await;
+    let mut client = Raw::connect(gateway.address).await;
+    client.write(ASK.as_bytes()).await;
+    let mut upstream = Raw::of(listener.accept().await.unwrap().0);
+    let asked = upstream.head().await;
     assert!(asked.contains("\r\nconnection: upgrade\r\n") && asked.contains("\r\nupgrade: own/1\r\n"), "{asked}");
     // Its first bytes come together with its head.
     let agreed = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: own/1\r\nX-Own: a\r\n\r\nhello";
-    upstream.write_all(agreed.as_bytes()).await.unwrap();
-    let head = read_head(&mut client).await;
+    upstream.write(agreed.as_bytes()).await;
+    let head = client.head().await;
     assert!(head.starts_with("http/1.1 101 ") && head.contains("\r\nupgrade: own/1\r\n"), "{head}");
     assert!(head.contains("\r\nconnection: upgrade\r\n") && head.contains("\r\nx-own: a\r\n"), "{head}");
-    assert_eq!(read_exactly(&mut client, 5).await, b"hello");
-    client.write_all(b"\x00\xffany bytes").await.unwrap();
-    assert_eq!(read_exactly(&mut upstream, 11).await, b"\x00\xffany bytes");
+    assert_eq!(client.exactly(5).await, b"hello");
+    client.write(b"\x00\xffany bytes").await;
+    assert_eq!(upstream.exactly(11).await, b"\x00\xffany bytes");
     let unguarded = |line: &str| line.contains("what passes from here on is unguarded") && line.contains("\"ws\"");
     gateway.process.wait_for_line(unguarded, LIMIT).await;
 
     // Another client waits meanwhile.
-    let mut other = TcpStream::connect(gateway.address).await.unwrap();
-    other.write_all(b"GET /_onced/healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut other = Raw::connect(gateway.address).await;
+    other.write(b"GET /_onced/healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
     for count in 0..20_u8 {
-        upstream.write_all(&[count]).await.unwrap();
-        assert_eq!(read_exactly(&mut client, 1).await, [count]);
+        upstream.write(&[count]).await;
+        assert_eq!(client.exactly(1).await, [count]);
     }
-    let nothing = other.try_read(&mut [0; 1]).map_err(|error| error.kind());
-    assert_eq!(nothing, Err(std::io::ErrorKind::WouldBlock), "it has been served");
+    assert!(other.is_silent(), "it has been served");
 
     // Either side may stop sending while the other goes on.
-    upstream.shutdown().await.unwrap();
-    assert_eq!(read_to_end(&mut client).await, b"");
-    client.write_all(b"bye").await.unwrap();
+    upstream.shut().await;
+    assert_eq!(client.rest().await, b"");
+    client.write(b"bye").await;
     drop(client);
-    assert_eq!(read_to_end(&mut upstream).await, b"bye");
-    assert!(read_to_end(&mut other).await.starts_with(b"HTTP/1.1 200 "), "its place is free again");
+    assert_eq!(upstream.rest().await, b"bye");
+    assert!(other.rest().await.starts_with(b"HTTP/1.1 200 "), "its place is free again");
     assert_eq!(records(&database).await, 0);
 }
 
@@ -86,18 +63,18 @@ async fn what_the_upstream_refuses_is_passed_as_an_answer() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let gateway = Gateway::start(&database, &route("ws", "/ws", &url, "external", "")).await;
     for (status, body) in [("200 OK", "a page"), ("400 Bad Request", "own/2 only"), ("426 Upgrade Required", "")] {
-        let mut client = TcpStream::connect(gateway.address).await.unwrap();
-        client.write_all(ASK.as_bytes()).await.unwrap();
-        let mut upstream = listener.accept().await.unwrap().0;
-        read_head(&mut upstream).await;
+        let mut client = Raw::connect(gateway.address).await;
+        client.write(ASK.as_bytes()).await;
+        let mut upstream = Raw::of(listener.accept().await.unwrap().0);
+        upstream.head().await;
         let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
-        upstream.write_all(answer.as_bytes()).await.unwrap();
-        let head = read_head(&mut client).await;
+        upstream.write(answer.as_bytes()).await;
+        let head = client.head().await;
         assert!(head.starts_with(&format!("http/1.1 {}\r\n", status.to_ascii_lowercase())), "{head}");
-        assert_eq!(read_exactly(&mut client, body.len()).await, body.as_bytes());
+        assert_eq!(client.exactly(body.len()).await, body.as_bytes());
         // The connection is as it was.
-        client.write_all(b"GET /_onced/healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-        assert!(read_head(&mut client).await.starts_with("http/1.1 200 "));
+        client.write(b"GET /_onced/healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(client.head().await.starts_with("http/1.1 200 "));
     }
     let lines = gateway.process.stderr().all();
     assert!(!lines.iter().any(|line| line.contains("unguarded")), "nothing was upgraded");
