@@ -7,6 +7,7 @@ mod http2;
 mod kept_connections;
 mod raw_client;
 mod slow_clients;
+mod slow_readers;
 mod tls;
 mod unix_socket;
 mod upgrades;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::fixture::LIMIT;
 
@@ -14,6 +14,13 @@ pub(super) struct Raw(TcpStream);
 impl Raw {
     pub(super) async fn connect(address: SocketAddr) -> Self {
         Self(TcpStream::connect(address).await.unwrap())
+    }
+
+    /// With as little room as the system allows for what has not been read yet.
+    pub(super) async fn connect_narrow(address: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        Self(socket.connect(address).await.unwrap())
     }
 
     /// The other end of a connection, to speak on as a client does.

@@ -1,14 +1,13 @@
 //! Takes connections: HTTP/1.1 and HTTP/2, so many at a time, and none that sends or reads too slowly.
 
+mod under_way;
+
 use std::convert::Infallible;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,8 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_io_timeout::TimeoutWriter;
 use tokio_util::task::TaskTracker;
 
+use self::under_way::{UnderWay, Watched};
 use crate::config::ClientsConfig;
-use crate::proxy::{AnyBody, BodyError};
+use crate::proxy::AnyBody;
 
 /// How many requests one HTTP/2 connection may have under way.
 const STREAMS: u32 = 128;
@@ -88,17 +88,16 @@ async fn connection<H: Handler>(
 ) {
     // A hint only: without it answers go out a little later.
     let _ = stream.set_nodelay(true);
-    let mut stream = TimeoutWriter::new(stream);
+    let under_way = UnderWay::new();
+    let mut stream = TimeoutWriter::new(Watched::new(stream, under_way.clone()));
     stream.set_timeout(Some(clients.write_timeout));
-    let (count, mut under_way) = watch::channel(0_usize);
-    let count = Arc::new(count);
     let service = service_fn(|mut request: Request<Incoming>| {
-        let counted = Counted::new(&count);
+        let counted = under_way.begin();
         request.extensions_mut().insert(place.clone());
-        let handler = handler.clone();
+        let (handler, version) = (handler.clone(), request.version());
         async move {
             let response = handler.answer(request).await;
-            Ok::<_, Infallible>(response.map(|body| CountedBody { body, _counted: counted }))
+            Ok::<_, Infallible>(response.map(|body| counted.until_the_end_of(body, version)))
         }
     });
     let builder = builder(&clients);
@@ -106,13 +105,15 @@ async fn connection<H: Handler>(
     // How a connection ends is its client's concern alone.
     tokio::select! {
         _ = connection.as_mut() => return,
-        () = too_long_without_request(&mut under_way, clients.head_timeout) => {}
+        () = under_way.unread_for(clients.write_timeout) => return,
+        () = under_way.idle_for(clients.head_timeout) => {}
         () = told(&mut stop) => {}
     }
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         _ = connection => {}
-        () = too_long_without_request(&mut under_way, GOODBYE) => {}
+        () = under_way.unread_for(clients.write_timeout) => {}
+        () = under_way.idle_for(GOODBYE) => {}
     }
 }
 
@@ -130,56 +131,8 @@ fn builder(clients: &ClientsConfig) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(u32::try_from(clients.max_head_bytes).unwrap_or(u32::MAX))
+        // What is asked may wait behind an answer that is read slowly.
         .keep_alive_interval(clients.head_timeout)
-        .keep_alive_timeout(clients.head_timeout);
+        .keep_alive_timeout(clients.write_timeout);
     builder
-}
-
-/// Returns once for so long no request has been under way: none came, or its head did not come to an end.
-async fn too_long_without_request(under_way: &mut watch::Receiver<usize>, limit: Duration) {
-    loop {
-        // Its sender lives as long as the connection.
-        let _ = under_way.wait_for(|count| *count == 0).await;
-        if tokio::time::timeout(limit, under_way.wait_for(|count| *count > 0)).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// A request that is under way, from its head to the end of its answer.
-struct Counted(Arc<watch::Sender<usize>>);
-
-impl Counted {
-    fn new(count: &Arc<watch::Sender<usize>>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
-}
-
-struct CountedBody {
-    body: AnyBody,
-    _counted: Counted,
-}
-
-impl Body for CountedBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
