@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use onced::guard::Guard;
 use onced::store::{AnyStore, Durability, StoreOptions};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{Config, StoreConfig};
 use crate::maintenance::sweeper::Sweeper;
@@ -48,6 +49,8 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     let (sweep, to_sweep) = (config.sweep, store.clone());
     let guard = Guard::new(store, config.store.log_deliveries);
     let gateway = Arc::new(Gateway::new(config, guard)?);
+    // Before anything is taken that would have to be finished.
+    let mut signals = Signals::catch();
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
     tracing::info!(target: "onced::serve", %address, "listening");
@@ -59,16 +62,22 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     }
     let front = Arc::new(Front { own_prefix, gateway: gateway.clone() });
     let server = tokio::spawn(server::serve(listener, clients, front, stopped));
-    told_to_stop().await;
+    signals.told().await;
     tracing::info!(target: "onced::serve", grace = ?grace, "stopping: no new requests, running ones may finish");
     stop.send_replace(true);
     let deadline = tokio::time::Instant::now() + grace;
+    // Requests are still coming in until the server has ended, and some outlive their clients.
+    let finished = async {
+        let ended = server.await;
+        gateway.finish().await;
+        ended
+    };
     tokio::select! {
-        () = gateway.finish() => {}
+        ended = finished => ended.context("the server failed")?,
         () = tokio::time::sleep_until(deadline) => {
             tracing::warn!(target: "onced::serve", "the grace is over: what still runs is left to its lease");
         }
-        () = told_to_stop() => {
+        () = signals.told() => {
             tracing::warn!(target: "onced::serve", "told again: what still runs is left to its lease");
             return Ok(());
         }
@@ -79,13 +88,9 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
         () = tokio::time::sleep_until(last) => {
             tracing::warn!(target: "onced::serve", "lines of the log of deliveries could not be written in time");
         }
-        () = told_to_stop() => return Ok(()),
+        () = signals.told() => {}
     }
-    // Idle connections are closed by now; on the others an answer is on its way.
-    match tokio::time::timeout_at(last, server).await {
-        Ok(ended) => ended.context("the server failed"),
-        Err(_) => Ok(()),
-    }
+    Ok(())
 }
 
 /// The gateway, with its own endpoints before it.
@@ -126,17 +131,26 @@ impl Front {
     }
 }
 
-async fn told_to_stop() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let wait = async |kind| match signal(kind) {
-        Ok(mut signals) => {
-            signals.recv().await;
-        }
-        // Without the handler the signal ends the process at once: rows stay recoverable.
-        Err(_) => std::future::pending().await,
-    };
-    tokio::select! {
-        () = wait(SignalKind::terminate()) => {}
-        () = wait(SignalKind::interrupt()) => {}
+/// The signals that end the gateway in order.
+struct Signals([Option<Signal>; 2]);
+
+impl Signals {
+    /// From here on none of them ends the process at once. Where that cannot be had, rows stay recoverable.
+    fn catch() -> Self {
+        Self([SignalKind::terminate(), SignalKind::interrupt()].map(|kind| signal(kind).ok()))
     }
+
+    /// Waits until told to stop.
+    async fn told(&mut self) {
+        let [terminate, interrupt] = &mut self.0;
+        tokio::select! {
+            Some(()) = next(terminate) => {}
+            Some(()) = next(interrupt) => {}
+            else => std::future::pending().await,
+        }
+    }
+}
+
+async fn next(signals: &mut Option<Signal>) -> Option<()> {
+    signals.as_mut()?.recv().await
 }

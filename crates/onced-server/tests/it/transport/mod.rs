@@ -8,6 +8,7 @@ mod kept_connections;
 mod raw_client;
 mod slow_clients;
 mod slow_readers;
+mod stopping;
 mod tls;
 mod unix_socket;
 mod upgrades;
