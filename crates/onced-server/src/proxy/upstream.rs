@@ -19,10 +19,10 @@ pub(super) fn head(upstream: &Upstream, method: &Method, uri: &Uri, from: &Heade
     headers::strip_own(&mut end_to_end);
     end_to_end.remove(header::EXPECT);
     join_cookies(&mut end_to_end);
-    if !end_to_end.contains_key(header::HOST) {
-        // HTTP/2 has it in the target.
-        let host = uri.authority().map_or(host, |authority| authority.as_str());
-        end_to_end.insert(header::HOST, HeaderValue::from_str(host).ok()?);
+    // A target that names its host, as every one of HTTP/2 does, goes before the header (RFC 9112, 3.2.2).
+    let named = uri.authority().and_then(|authority| authority.as_str().rsplit('@').next());
+    if named.is_some() || !end_to_end.contains_key(header::HOST) {
+        end_to_end.insert(header::HOST, HeaderValue::from_str(named.unwrap_or(host)).ok()?);
     }
     *request.headers_mut() = end_to_end;
     Some(request)
@@ -54,6 +54,8 @@ mod tests {
     fn the_host_is_the_clients_where_it_names_one() {
         assert_eq!(sent("/a?b", &[("host", "shop.example")]).headers()["host"], "shop.example");
         assert_eq!(sent("http://shop.example/a", &[]).headers()["host"], "shop.example");
+        assert_eq!(sent("http://shop.example:81/a", &[("host", "other")]).headers()["host"], "shop.example:81");
+        assert_eq!(sent("http://me:pw@shop.example/a", &[]).headers()["host"], "shop.example");
         assert_eq!(sent("/a", &[]).headers()["host"], "app:3000");
     }
 

@@ -5,6 +5,7 @@ mod app;
 mod h2_client;
 mod http2;
 mod kept_connections;
+mod passed_on;
 mod raw_client;
 mod slow_clients;
 mod slow_readers;
