@@ -9,9 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HOST, UPGRADE};
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version};
+use http_body::Body;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use onced_core::key::Scope;
@@ -235,6 +236,10 @@ impl Sender {
 fn for_http1(mut request: Request<AnyBody>) -> Request<AnyBody> {
     if let Some(path) = request.uri().path_and_query().cloned() {
         *request.uri_mut() = Uri::from(path);
+    }
+    // Unless it is said, the client library takes a GET without a length to have no body.
+    if request.body().size_hint().exact().is_none() && !request.headers().contains_key(CONTENT_LENGTH) {
+        request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     request
 }

@@ -1,10 +1,39 @@
-//! A target that names its host is believed.
+//! What is passed on unguarded keeps its body, and a target that names its host is believed.
 
 use testkit::http_raw::raw;
 
 use super::any_database;
 use super::app::App;
 use crate::fixture::{Gateway, route};
+
+#[tokio::test]
+async fn a_body_without_a_length_is_passed_whatever_the_method() {
+    let (database, app) = (any_database().await, App::on_tcp().await);
+    let gateway = Gateway::start(&database, &route("all", "/*", &app.url(), "external", "key = \"off\"\n")).await;
+    for method in ["GET", "OPTIONS", "POST", "DELETE"] {
+        let head = format!("{method} /search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let answer = raw(gateway.address, format!("{head}5\r\n{{\"q\":\r\n2\r\n1}}\r\n0\r\n\r\n")).await;
+        assert!(answer.starts_with(b"HTTP/1.1 200 "), "{method}: {}", String::from_utf8_lossy(&answer));
+    }
+    for seen in app.seen() {
+        assert_eq!(&seen.body[..], br#"{"q":1}"#, "{}", seen.parts.method);
+    }
+    assert_eq!(app.count(), 4);
+}
+
+#[tokio::test]
+async fn a_request_without_a_body_is_passed_without_one() {
+    let (database, app) = (any_database().await, App::on_tcp().await);
+    let gateway = Gateway::start(&database, &route("all", "/*", &app.url(), "external", "key = \"off\"\n")).await;
+    for method in ["GET", "HEAD", "OPTIONS"] {
+        raw(gateway.address, format!("{method} / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).await;
+    }
+    for seen in app.seen() {
+        assert_eq!(seen.header("transfer-encoding"), [""; 0], "{}", seen.parts.method);
+        assert_eq!(seen.body.len(), 0);
+    }
+    assert_eq!(app.count(), 3);
+}
 
 #[tokio::test]
 async fn a_target_that_names_its_host_is_believed() {
