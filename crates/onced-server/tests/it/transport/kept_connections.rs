@@ -2,10 +2,11 @@
 //! for a short while, and never so that a request is sent twice.
 
 use testkit::http_client::{Answer, Request, send};
-use testkit::{Backend, Database};
+use testkit::{Backend, Database, Signal};
 
+use super::raw_client::Raw;
 use super::wire::{Act, Wire};
-use super::{outcome, post, records_at, said};
+use super::{any_database, outcome, post, records_at, said};
 use crate::fixture::{Gateway, route};
 
 /// Longer than any test takes.
@@ -94,6 +95,35 @@ async fn a_connection_that_the_upstream_has_closed_harms_nothing_sqlite() {
 #[tokio::test]
 async fn a_connection_that_the_upstream_has_closed_harms_nothing_postgres() {
     closed_meanwhile(Backend::Postgres).await;
+}
+
+/// The end of the kept connection and the next request come in at once. If not one byte of the request went out, it is
+/// sent on another connection; else it is lost, and that is said.
+#[tokio::test]
+async fn a_close_that_comes_in_with_the_request_never_doubles_it() {
+    let (database, upstream) = (any_database().await, Wire::start([]).await);
+    let gateway = start(&database, &upstream, KEPT).await;
+    let mut answered = 0;
+    for round in 0..20 {
+        let mut client = Raw::connect(gateway.address).await;
+        client.write("GET /passed HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert_eq!(client.answer().await.0, "http/1.1 200 ok");
+        let before = upstream.requests();
+        gateway.process.signal(Signal::Stop);
+        upstream.close();
+        upstream.wait_until(|seen| seen.ended.contains(&before[before.len() - 1])).await;
+        client.write("POST /passed HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}").await;
+        gateway.process.signal(Signal::Continue);
+        let line = client.answer().await.0;
+        let arrived = upstream.requests().len() - before.len();
+        match arrived {
+            1 => assert_eq!(line, "http/1.1 200 ok", "round {round}"),
+            0 => assert_eq!(line, "http/1.1 504 gateway timeout", "round {round}"),
+            more => panic!("it arrived {more} times in round {round}"),
+        }
+        answered += arrived;
+    }
+    assert!(answered > 0, "a request on a connection that has ended is sent on another one");
 }
 
 /// The close crosses the request on a kept connection: it was received, and nothing is sent again in silence.

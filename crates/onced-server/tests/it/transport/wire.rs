@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::fixture::LIMIT;
@@ -41,6 +41,7 @@ pub(super) struct Seen {
 pub(super) struct Wire {
     pub(super) address: SocketAddr,
     seen: watch::Receiver<Seen>,
+    close: Arc<Notify>,
     _serving: JoinSet<()>,
 }
 
@@ -52,15 +53,24 @@ impl Wire {
         let script = Arc::new(Mutex::new(script.into_iter().collect::<VecDeque<_>>()));
         let (note, seen) = watch::channel(Seen::default());
         let note = Arc::new(note);
-        let mut serving = JoinSet::new();
+        let (mut serving, close) = (JoinSet::new(), Arc::new(Notify::new()));
+        let closed = close.clone();
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             for index in 0.. {
                 let stream = listener.accept().await.unwrap().0;
-                connections.spawn(serve(stream, index, script.clone(), note.clone()));
+                let (serve, closed) = (serve(stream, index, script.clone(), note.clone()), closed.clone());
+                let note = note.clone();
+                connections.spawn(async move {
+                    tokio::select! {
+                        () = serve => {}
+                        () = closed.notified() => {}
+                    }
+                    note.send_modify(|seen| seen.ended.push(index));
+                });
             }
         });
-        Self { address, seen, _serving: serving }
+        Self { address, seen, close, _serving: serving }
     }
 
     pub(super) fn url(&self) -> String {
@@ -69,6 +79,11 @@ impl Wire {
 
     pub(super) fn seen(&self) -> Seen {
         self.seen.borrow().clone()
+    }
+
+    /// Closes all connections.
+    pub(super) fn close(&self) {
+        self.close.notify_waiters();
     }
 
     /// The connections of the requests so far.
@@ -104,8 +119,6 @@ async fn serve(mut stream: TcpStream, index: usize, script: Arc<Mutex<VecDeque<A
             break;
         }
     }
-    drop(stream);
-    note.send_modify(|seen| seen.ended.push(index));
 }
 
 /// The head of the next whole request; `None` where the connection ends.
