@@ -29,7 +29,7 @@ use onced::guard::{About, Begun, Guard, Pace};
 use onced::http::respond::{self, Problem, Subject};
 use onced::store::AnyStore;
 use onced_core::lease::Lease;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -54,6 +54,9 @@ pub(crate) struct Gateway {
     limits: Limits,
     cors: Cors,
     shared_keys: SharedKeys,
+    /// One for each request with a key that is read or executed. An execution outlives its client, so that the number of
+    /// clients does not bound it.
+    places: Arc<Semaphore>,
     running: TaskTracker,
     stopping: CancellationToken,
     unprotected: AtomicU64,
@@ -79,7 +82,8 @@ impl Gateway {
         let (targets, limits, cors) = (Targets::new(routes())?, Limits::new(routes()), Cors::new(routes()));
         let (running, unprotected) = (TaskTracker::new(), AtomicU64::new(0));
         let (shared_keys, stopping) = (SharedKeys::default(), CancellationToken::new());
-        Ok(Self { config, guard, targets, limits, cors, shared_keys, running, stopping, unprotected })
+        let places = Arc::new(Semaphore::new(config.clients.max_connections));
+        Ok(Self { config, guard, targets, limits, cors, shared_keys, places, running, stopping, unprotected })
     }
 
     pub(crate) fn guard(&self) -> &Guard<AnyStore> {
@@ -112,6 +116,8 @@ impl Gateway {
             return passing::pass(target, route, request).await;
         }
         let received_at = Instant::now();
+        // Never closed. Where none is free, the client waits for one.
+        let place = self.places.clone().acquire_owned().await;
         let (parts, mut body) = request.into_parts();
         let mut read = Read::default();
         let (scope, prepared) = match self.look_at(route, &parts, &mut body, &mut read).await {
@@ -147,7 +153,10 @@ impl Gateway {
         let (answer, answered) = oneshot::channel();
         let gateway = self.clone();
         let target = target.clone();
-        self.running.spawn(async move { gateway.deliver(delivery, fingerprint, &target, answer).await });
+        self.running.spawn(async move {
+            let _place = place;
+            gateway.deliver(delivery, fingerprint, &target, answer).await;
+        });
         match answered.await {
             Ok(response) => response,
             // The task panicked: the record stays as it is, and nobody is told more than that.

@@ -92,7 +92,7 @@ async fn connection<H: Handler>(
     let mut stream = TimeoutWriter::new(Watched::new(stream, under_way.clone()));
     stream.set_timeout(Some(clients.write_timeout));
     let service = service_fn(|mut request: Request<Incoming>| {
-        let counted = under_way.begin();
+        let counted = under_way.enter();
         request.extensions_mut().insert(place.clone());
         let (handler, version) = (handler.clone(), request.version());
         async move {

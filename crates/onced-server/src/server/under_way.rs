@@ -40,7 +40,7 @@ impl UnderWay {
     }
 
     /// A request is under way until what comes back is dropped.
-    pub(super) fn begin(self: &Arc<Self>) -> Counted {
+    pub(super) fn enter(self: &Arc<Self>) -> Counted {
         self.0.send_modify(|state| state.requests += 1);
         Counted(self.clone())
     }

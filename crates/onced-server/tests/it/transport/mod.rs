@@ -1,6 +1,7 @@
 //! The ways to the gateway and from it to its upstreams: which protocols are spoken, whom it trusts, which connections
 //! it keeps, and what it does with clients that send or read too slowly.
 
+mod abandoned;
 mod app;
 mod h2_client;
 mod http2;
