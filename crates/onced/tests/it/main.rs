@@ -9,6 +9,7 @@
 mod begin_tx;
 mod bench;
 mod cancelled;
+mod columns;
 mod conformance;
 mod decisions;
 mod deliveries;

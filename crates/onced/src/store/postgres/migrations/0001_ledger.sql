@@ -14,16 +14,29 @@ CREATE FUNCTION onced.micros(at timestamptz) RETURNS bigint LANGUAGE sql STABLE
 CREATE FUNCTION onced.lock_id(scope text, key text) RETURNS bigint LANGUAGE sql IMMUTABLE
     AS 'SELECT hashtextextended(scope || chr(31) || key, 1869505380)';
 
+-- What a value must be is said by its type, not by the table: a domain is checked where a value is put in, from a cache of
+-- the session, while every constraint of a table is read and checked anew at each statement that writes a row. Patterns
+-- without counted repetitions, and lengths beside them: a counted one takes PostgreSQL a hundred times as long.
+CREATE DOMAIN onced.scope AS text COLLATE "C"
+    CHECK (VALUE ~ '^[A-Za-z0-9._:/@-]+(#[A-Za-z0-9._/@-]+)?$'
+           AND length(split_part(VALUE, '#', 1)) <= 96 AND length(split_part(VALUE, '#', 2)) <= 30);
+CREATE DOMAIN onced.key AS text COLLATE "C" CHECK (VALUE ~ '^[!-~]([ -~]*[!-~])?$' AND length(VALUE) <= 255);
+CREATE DOMAIN onced.request_hash AS bytea CHECK (octet_length(VALUE) = 32);
+CREATE DOMAIN onced.status AS text
+    CHECK (VALUE IN ('queued', 'in_progress', 'pending_external', 'completed', 'failed'));
+CREATE DOMAIN onced.attempt AS integer CHECK (VALUE >= 0);
+CREATE DOMAIN onced.response_code AS integer CHECK (VALUE BETWEEN 100 AND 999);
+
 CREATE TABLE onced.idempotency_keys (
-    scope            text COLLATE "C" NOT NULL CHECK (scope ~ '^[A-Za-z0-9._:/@-]{1,96}(#[A-Za-z0-9._/@-]{1,30})?$'),
-    key              text COLLATE "C" NOT NULL CHECK (key ~ '^[!-~]([ -~]{0,253}[!-~])?$'),
-    request_hash     bytea NOT NULL CHECK (octet_length(request_hash) = 32),
+    scope            onced.scope NOT NULL,
+    key              onced.key NOT NULL,
+    request_hash     onced.request_hash NOT NULL,
     hash_version     text NOT NULL,
-    status           text NOT NULL CHECK (status IN ('queued', 'in_progress', 'pending_external', 'completed', 'failed')),
-    attempt          integer NOT NULL CHECK (attempt >= 0),
+    status           onced.status NOT NULL,
+    attempt          onced.attempt NOT NULL,
     lease_token      text,
     lease_until      timestamptz CHECK (lease_until IS NOT NULL OR status NOT IN ('in_progress', 'pending_external')),
-    response_code    integer CHECK (response_code BETWEEN 100 AND 999),
+    response_code    onced.response_code,
     response_headers text,
     response_body    bytea,
     body_omitted     boolean NOT NULL DEFAULT false,
