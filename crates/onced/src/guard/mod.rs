@@ -301,11 +301,8 @@ impl<S: Store + Transactional> Guard<S> {
     pub async fn begin_tx(&self, tx: &mut S::Tx, request: &Request) -> Result<Begun<TxPermit>, GuardError> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
-        let begun = async {
-            self.store.bound(tx, request.policy.lease.length).await?;
-            begin::begin(&mut self.store.within(tx), request, &claim, &mut memory).await
-        };
-        let outcome = begun.await.map_err(|error| describe(request, error))?;
+        let begun = begin::begin(&mut self.store.within(tx), request, &claim, &mut memory).await;
+        let outcome = begun.map_err(|error| describe(request, error))?;
         Ok(self.hand_out(request, &claim, outcome, Instant::now(), |owned| TxPermit::new(claim.clone(), owned)).await)
     }
 }

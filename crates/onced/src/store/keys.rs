@@ -159,9 +159,7 @@ pub trait Transactional: Keys {
     /// Opens a transaction that is safe to drop at any point.
     fn transaction(&self) -> impl Future<Output = Result<Self::Tx, StoreError>> + Send;
 
-    /// Bounds `tx` where it is not bounded yet: nobody may hang in it for longer than `lease`.
-    fn bound(&self, tx: &mut Self::Tx, lease: Duration) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// The records within `tx`.
+    /// The records within `tx`. Where nothing bounds it yet, a claim does: nobody may hang in it for longer than the
+    /// lease. (On SQLite nothing has to: whoever hangs there blocks others for their own busy timeout only.)
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> Self::InTx<'t>;
 }

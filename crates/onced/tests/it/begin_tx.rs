@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use onced::guard::{Begun, EndError, Guard, GuardError, Tries, TxPermit};
 use onced::store::deliveries::LogDeliveries;
+use onced::store::keys::Transactional;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::key::Key;
+use onced_core::lease::Lease;
 use onced_core::record::StoredResponse;
 use sqlx::PgPool;
 
-use crate::bench::{Bench, Tested, delivery, executes, fresh_key, line, request_of, until};
+use crate::bench::{Bench, LIMIT, Tested, delivery, executes, fresh_key, line, request_of, until};
 use crate::plant;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,6 +182,25 @@ async fn a_callers_transaction_is_bounded_by_the_lease() {
         assert_eq!(bounds, expected);
         tx.rollback().await.unwrap();
     }
+}
+
+/// The claim itself is bounded too, where the application has set nothing: a change of the ledger's schema holds it up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_within_a_transaction_waits_for_nothing_beyond_the_lease() {
+    let bench = Bench::<PgStore>::new().await;
+    let mut migration = bench.store.transaction().await.unwrap();
+    PgStore::run(&mut migration, "LOCK TABLE onced.idempotency_keys IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let own = PgPool::connect(bench.database.url()).await.unwrap();
+    let guard = Guard::new(PgStore::from_pool(own.clone(), "onced").unwrap(), LogDeliveries::Off);
+    let mut request = delivery(&fresh_key());
+    request.policy.lease = Lease::new(Duration::from_secs(1));
+    let mut tx = own.begin().await.unwrap();
+    let begun = tokio::time::timeout(LIMIT, guard.begin_tx(&mut tx, &request)).await.expect("it is bounded");
+    assert!(matches!(&begun, Err(GuardError::Store { source, .. }) if source.is_transient()), "{begun:?}");
+    migration.rollback().await.unwrap();
+    tx.rollback().await.unwrap();
+    let mut tx = own.begin().await.unwrap();
+    assert!(matches!(guard.begin_tx(&mut tx, &request).await.unwrap(), Begun::Execute(_)), "nothing was left behind");
 }
 
 /// A lease is counted from the statement, not from the start of the transaction that takes it.

@@ -11,8 +11,8 @@ use sqlx::query::Query;
 use super::bounded::bounded;
 use super::sql::Statements;
 use super::{PgStore, error, row};
-use crate::store::StoreError;
 use crate::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
+use crate::store::{StoreError, StoreErrorKind};
 
 type PgQuery<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 
@@ -20,6 +20,16 @@ type PgQuery<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 pub struct PgKeys<'t> {
     pub(super) conn: &'t mut PgConnection,
     pub(super) sql: &'t Statements,
+    pub(super) place: Place,
+}
+
+/// Where the statements run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Each in a transaction of its own.
+    Alone,
+    /// In a transaction that a caller ends.
+    Within,
 }
 
 impl Keys for PgKeys<'_> {
@@ -30,7 +40,17 @@ impl Keys for PgKeys<'_> {
 
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         let query = bind_claim(sqlx::query(self.sql.claim.clone()), claim);
-        self.claimed(query, "claim").await
+        match self.place {
+            Place::Alone => self.claimed(query.bind(None::<i64>), "claim").await,
+            // The bounds of the transaction hold from the next statement on. This one can wait only for a change of
+            // the ledger's schema, and is bounded by our own clock.
+            Place::Within => {
+                let claimed = self.claimed(query.bind(micros(claim.lease)), "claim");
+                tokio::time::timeout(claim.lease, claimed).await.unwrap_or_else(|_| {
+                    Err(StoreError::new(StoreErrorKind::Transient, "claim: PostgreSQL did not answer in time"))
+                })
+            }
+        }
     }
 
     async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {

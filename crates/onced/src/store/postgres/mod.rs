@@ -15,12 +15,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onced_core::time::micros;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres, Row};
 
 pub use self::keys::PgKeys;
+use self::keys::Place;
 use self::sql::Statements;
 use super::health::SchemaVersion;
 use super::keys::Transactional;
@@ -219,7 +219,7 @@ impl PgStore {
     }
 
     pub(super) fn keys_on<'t>(&'t self, conn: &'t mut PgConnection) -> PgKeys<'t> {
-        PgKeys { conn, sql: &self.sql }
+        PgKeys { conn, sql: &self.sql, place: Place::Alone }
     }
 
     /// The connections, for an application that shares them.
@@ -236,13 +236,8 @@ impl Transactional for PgStore {
         super::open_transaction(&self.pool, "BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(error::on_connecting)
     }
 
-    async fn bound(&self, tx: &mut Self::Tx, lease: Duration) -> Result<(), StoreError> {
-        let bounded = sqlx::query(self.sql.bound.clone()).bind(micros(lease)).execute(&mut **tx).await;
-        bounded.map(|_| ()).map_err(|source| error::of(source, "bound the transaction"))
-    }
-
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> PgKeys<'t> {
-        self.keys_on(tx)
+        PgKeys { place: Place::Within, ..self.keys_on(tx) }
     }
 }
 

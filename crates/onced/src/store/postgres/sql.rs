@@ -35,7 +35,6 @@ statements!(
     log_deliveries,
     answer_deliveries,
     deliveries_of,
-    bound,
     check,
     list,
     audit_of,

@@ -12,7 +12,6 @@ mod writer;
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
@@ -138,11 +137,6 @@ impl Transactional for SqliteStore {
 
     async fn transaction(&self) -> Result<Self::Tx, StoreError> {
         super::open_transaction(&self.shared, "BEGIN IMMEDIATE").await.map_err(|source| error::of(source, "begin"))
-    }
-
-    // A writer that hangs blocks every other one, and each of those waits only for its own busy timeout.
-    async fn bound(&self, _: &mut Self::Tx, _: Duration) -> Result<(), StoreError> {
-        Ok(())
     }
 
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> SqliteKeys<'t> {
