@@ -13,6 +13,7 @@ mod contracts;
 mod demo;
 mod example;
 mod fixture;
+mod hostile;
 mod kills;
 mod observe;
 mod real_input;
