@@ -60,11 +60,12 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
         let sweeper = Sweeper { store: to_sweep, keep_deliveries: sweep.keep_deliveries, batch: None };
         tokio::spawn(sweeper.run(every, stopped.clone()));
     }
-    let front = Arc::new(Front { own_prefix, gateway: gateway.clone() });
+    let front = Arc::new(Front { own_prefix, checking: tokio::sync::Mutex::default(), gateway: gateway.clone() });
     let server = tokio::spawn(server::serve(listener, clients, front, stopped));
     signals.told().await;
     tracing::info!(target: "onced::serve", grace = ?grace, "stopping: no new requests, running ones may finish");
     stop.send_replace(true);
+    gateway.end_waiting();
     let deadline = tokio::time::Instant::now() + grace;
     // Requests are still coming in until the server has ended, and some outlive their clients.
     let finished = async {
@@ -96,6 +97,8 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
 /// The gateway, with its own endpoints before it.
 struct Front {
     own_prefix: String,
+    /// The check writes: one at a time, whoever asks how often.
+    checking: tokio::sync::Mutex<()>,
     gateway: Arc<Gateway>,
 }
 
@@ -120,7 +123,11 @@ impl Handler for Front {
 
 impl Front {
     async fn ready(&self) -> (StatusCode, &'static str) {
-        match tokio::time::timeout(Duration::from_secs(2), self.gateway.guard().store().check_ready()).await {
+        let checking = async {
+            let _alone = self.checking.lock().await;
+            self.gateway.guard().store().check_ready().await
+        };
+        match tokio::time::timeout(Duration::from_secs(2), checking).await {
             Ok(Ok(())) => (StatusCode::OK, "ready\n"),
             Ok(Err(error)) => {
                 tracing::warn!(target: "onced::serve", %error, "not ready");

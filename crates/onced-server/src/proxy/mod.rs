@@ -18,7 +18,7 @@ mod wait;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -29,7 +29,7 @@ use onced::guard::{About, Begun, Guard, Pace};
 use onced::http::respond::{self, Problem, Subject};
 use onced::store::AnyStore;
 use onced_core::lease::Lease;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -57,6 +57,8 @@ pub(crate) struct Gateway {
     /// One for each request with a key that is read or executed. An execution outlives its client, so that the number of
     /// clients does not bound it.
     places: Arc<Semaphore>,
+    /// One for each of them that may wait for another's outcome: half, so that there is room for others.
+    waiting: Semaphore,
     running: TaskTracker,
     stopping: CancellationToken,
     unprotected: AtomicU64,
@@ -82,17 +84,22 @@ impl Gateway {
         let (targets, limits, cors) = (Targets::new(routes())?, Limits::new(routes()), Cors::new(routes()));
         let (running, unprotected) = (TaskTracker::new(), AtomicU64::new(0));
         let (shared_keys, stopping) = (SharedKeys::default(), CancellationToken::new());
-        let places = Arc::new(Semaphore::new(config.clients.max_connections));
-        Ok(Self { config, guard, targets, limits, cors, shared_keys, places, running, stopping, unprotected })
+        let most = config.clients.max_connections;
+        let (places, waiting) = (Arc::new(Semaphore::new(most)), Semaphore::new(most.div_ceil(2)));
+        Ok(Self { config, guard, targets, limits, cors, shared_keys, places, waiting, running, stopping, unprotected })
     }
 
     pub(crate) fn guard(&self) -> &Guard<AnyStore> {
         &self.guard
     }
 
-    /// Ends all waiting, and returns once nothing is being executed any more.
-    pub(crate) async fn finish(&self) {
+    /// Nobody waits for another's outcome any more.
+    pub(crate) fn end_waiting(&self) {
         self.stopping.cancel();
+    }
+
+    /// Returns once nothing is being executed any more.
+    pub(crate) async fn finish(&self) {
         self.running.close();
         self.running.wait().await;
     }
@@ -116,11 +123,9 @@ impl Gateway {
             return passing::pass(target, route, request).await;
         }
         let received_at = Instant::now();
-        // Never closed. Where none is free, the client waits for one.
-        let place = self.places.clone().acquire_owned().await;
         let (parts, mut body) = request.into_parts();
         let mut read = Read::default();
-        let (scope, prepared) = match self.look_at(route, &parts, &mut body, &mut read).await {
+        let (scope, prepared, place) = match self.look_at(route, &parts, &mut body, &mut read).await {
             Ok(found) => found,
             Err((problem, scope)) => {
                 if route.observe && !read.is_broken {
@@ -172,14 +177,20 @@ impl Gateway {
         parts: &Parts,
         body: &mut hyper::body::Incoming,
         read: &mut Read,
-    ) -> Result<(Scope, Prepared), (Problem, Scope)> {
+    ) -> Result<(Scope, Prepared, OwnedSemaphorePermit), (Problem, Scope)> {
         let scope = self.admit(route, &parts.headers).map_err(|problem| (problem, route.name.clone()))?;
+        let timeout = self.config.clients.body_timeout;
+        // What is only watched does not wait.
+        let patience = if route.observe { Duration::ZERO } else { timeout };
+        let place = tokio::time::timeout(patience, self.places.clone().acquire_owned()).await;
+        // It is never closed.
+        let Ok(Ok(place)) = place else { return Err((Problem::Busy { retry_after: self.config.tick }, scope)) };
         let reading = async {
-            body::read(body, read, route.max_request_bytes, self.config.clients.body_timeout).await?;
+            body::read(body, read, route.max_request_bytes, timeout).await?;
             prepare(route, parts, &read.bytes).await
         };
         match reading.await {
-            Ok(prepared) => Ok((scope, prepared)),
+            Ok(prepared) => Ok((scope, prepared, place)),
             Err(problem) => Err((problem, scope)),
         }
     }
@@ -221,8 +232,12 @@ impl Gateway {
         let subject = |expires_at| Subject { expires_at, ..subject_of(&delivery.scope, Some(&delivery.key)) };
         let problem =
             |problem: Problem, about: About| respond::problem(&problem, Some(&subject(about.expires_at)), &route.lease);
-        let wait = wait::of(&delivery.headers, route);
-        let (response, about, word) = match guard.begin_waiting_unless(&request, wait, self.gone(&mut answer)).await {
+        // So many may wait for another's outcome; whoever is beyond that is told at once.
+        let waiting = self.waiting.try_acquire();
+        let wait = if waiting.is_ok() { wait::of(&delivery.headers, route) } else { Duration::ZERO };
+        let begun = guard.begin_waiting_unless(&request, wait, self.gone(&mut answer)).await;
+        drop(waiting);
+        let (response, about, word) = match begun {
             Ok(Begun::Execute(permit)) => return execute::execute(delivery, permit, target, answer).await,
             Ok(Begun::Replay { response, about }) => (respond::replayed(&response, about.expires_at), about, "replay"),
             Ok(Begun::InProgress { retry_after, about }) => {

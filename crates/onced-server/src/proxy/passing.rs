@@ -11,8 +11,9 @@ use super::body::{AnyBody, any, whole};
 use super::transport::{Answer, Reuse, SendError, Target};
 use super::upgrade::{self, Asked};
 use super::upstream::head;
-use super::{Incoming, Outgoing};
+use super::{Incoming, Outgoing, is_safe};
 use crate::config::Route;
+use onced_core::failure::Effect;
 
 /// Passes a request on as it comes in.
 pub(super) async fn pass(target: &Target, route: &Route, mut request: Incoming) -> Outgoing {
@@ -71,7 +72,9 @@ enum Failure {
 /// Sends the request, once. Where a kept connection turns out to have ended before a byte went out, another is opened.
 async fn send(target: &Target, route: &Route, request: Request<AnyBody>) -> Result<Response<Answer>, Failure> {
     let mut request = request;
-    let mut reuse = Reuse::Yes;
+    // A close that crosses what may have an effect must not look like a lost answer.
+    let may_reuse = is_safe(request.method()) || !route.is_keyed() || route.effect != Effect::External;
+    let mut reuse = if may_reuse { Reuse::Yes } else { Reuse::No };
     loop {
         let opened = target.open(reuse, route.connect_timeout).await;
         let connection = opened.map_err(|unsent| Failure::NotReached(unsent.why))?;

@@ -1,12 +1,14 @@
 //! Reads the answer of an attempt and has it settled. An answer is kept back until its outcome is stored; one that is
 //! too large for that, or that comes little by little, is passed on while it is read, and only its end is kept back.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header;
 use http::response::Parts;
-use http::{Response, Version};
+use http::{Response, StatusCode, Version};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use onced::core::fingerprint::media_type_of;
@@ -48,7 +50,7 @@ impl Attempt {
         let mut first = Vec::new();
         let broken = loop {
             match tokio::time::timeout_at(patience.unwrap_or(deadline), body.frame()).await {
-                Ok(None) => break None,
+                Ok(None) => break record.falls_short_of(&head),
                 Ok(Some(Ok(frame))) => {
                     record.take(&frame);
                     first.push(frame);
@@ -101,13 +103,16 @@ impl Attempt {
         answer: oneshot::Sender<Outgoing>,
     ) {
         let idle = self.delivery.route.upstream_timeout;
-        let last_moment = Instant::now() + self.delivery.route.max_execution;
+        let (began, most) = (Instant::now(), self.delivery.route.max_execution);
+        let last_moment = began + most;
         let (sender, receiver) = mpsc::channel(WAITING);
         let held = if self.ends_within(&head) { Held::Piece(None) } else { Held::End };
-        let mut client = Client { sender: Some(sender), patience: idle, held };
+        let is_whole = Arc::new(AtomicBool::new(false));
+        let until = began + most.saturating_sub(idle).max(most / 2);
+        let mut client = Client { sender: Some(sender), patience: idle, until, held, is_whole: is_whole.clone() };
         let status = head.status;
         respond::expires(&mut head.headers, self.expires_at);
-        let outgoing = Response::from_parts(head.clone(), any(StreamBody::new(receiver_stream(receiver))));
+        let outgoing = Response::from_parts(head.clone(), any(StreamBody::new(pieces(receiver, is_whole))));
         // The client may have hung up; the answer is read all the same, for its outcome.
         let _ = answer.send(outgoing);
         for frame in first {
@@ -116,7 +121,10 @@ impl Attempt {
         let broken = loop {
             let until = last_moment.min(Instant::now() + idle);
             match tokio::time::timeout_at(until, body.frame()).await {
-                Ok(None) => break None,
+                Ok(None) => break record.falls_short_of(&head),
+                Ok(Some(Ok(_))) if Instant::now() >= last_moment => {
+                    break Some("the answer took longer than max_execution".to_owned());
+                }
                 Ok(Some(Ok(frame))) => {
                     record.take(&frame);
                     client.pass(frame).await;
@@ -156,21 +164,34 @@ struct Record {
     read: BytesMut,
     limit: usize,
     is_over: bool,
+    /// All of it, also what is not kept.
+    length: u64,
 }
 
 impl Record {
     fn new(limit: u64) -> Self {
-        Self { read: BytesMut::new(), limit: usize::try_from(limit).unwrap_or(usize::MAX), is_over: false }
+        Self { read: BytesMut::new(), limit: usize::try_from(limit).unwrap_or(usize::MAX), is_over: false, length: 0 }
     }
 
     fn take(&mut self, frame: &Frame<Bytes>) {
-        let Some(data) = frame.data_ref().filter(|_| !self.is_over) else { return };
+        let Some(data) = frame.data_ref() else { return };
+        self.length += data.len() as u64;
+        if self.is_over {
+            return;
+        }
         if data.len() > self.limit - self.read.len() {
             self.is_over = true;
             self.read = BytesMut::new();
         } else {
             self.read.extend_from_slice(data);
         }
+    }
+
+    /// Whether less has come than was said: over HTTP/2 an answer can break off as if it had ended.
+    fn falls_short_of(&self, head: &Parts) -> Option<String> {
+        let said = head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse::<u64>().ok()?;
+        let has_body = !matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        (has_body && self.length != said).then(|| format!("the answer ended after {} of {said} bytes", self.length))
     }
 
     fn is_over(&self) -> bool {
@@ -192,43 +213,110 @@ enum Held {
 
 /// The client of a streamed answer, until it hangs up or stops reading.
 struct Client {
-    sender: Option<mpsc::Sender<Result<Frame<Bytes>, std::io::Error>>>,
+    sender: Option<mpsc::Sender<Frame<Bytes>>>,
     patience: Duration,
+    /// From then on it has no more time: what is left is the upstream's.
+    until: Instant,
     held: Held,
+    /// Said last: without it what the client has got is not the whole.
+    is_whole: Arc<AtomicBool>,
 }
 
 impl Client {
     async fn pass(&mut self, frame: Frame<Bytes>) {
         let next = match &mut self.held {
+            // Whoever counts bytes is done with the last of them, whatever comes behind.
+            Held::Piece(_) if frame.data_ref().is_none_or(Bytes::is_empty) => None,
             Held::Piece(held) => held.replace(frame),
             Held::End => Some(frame),
         };
         if let Some(frame) = next {
-            self.send(Ok(frame)).await;
+            self.send(frame).await;
         }
     }
 
-    /// The end is said by hanging up.
+    /// Where the outcome is not known, hanging up without a word is what breaks the answer off.
     async fn end(mut self, is_known: bool) {
-        let held = match &mut self.held {
-            Held::Piece(held) => held.take(),
-            Held::End => None,
-        };
-        match held {
-            _ if !is_known => self.send(Err(std::io::Error::other("the outcome of this answer is not known"))).await,
-            Some(frame) => self.send(Ok(frame)).await,
-            None => {}
+        if !is_known {
+            return;
+        }
+        if let Held::Piece(held) = &mut self.held
+            && let Some(frame) = held.take()
+        {
+            self.send(frame).await;
+        }
+        if self.sender.is_some() {
+            self.is_whole.store(true, Ordering::Release);
         }
     }
 
-    async fn send(&mut self, piece: Result<Frame<Bytes>, std::io::Error>) {
+    async fn send(&mut self, piece: Frame<Bytes>) {
         let Some(sender) = &self.sender else { return };
-        if sender.send_timeout(piece, self.patience).await.is_err() {
+        let patience = self.patience.min(self.until.saturating_duration_since(Instant::now()));
+        if sender.send_timeout(piece, patience).await.is_err() {
             self.sender = None;
         }
     }
 }
 
-fn receiver_stream<T>(receiver: mpsc::Receiver<T>) -> impl futures_util::Stream<Item = T> {
-    futures_util::stream::unfold(receiver, async |mut receiver| receiver.recv().await.map(|item| (item, receiver)))
+/// What has been sent, in order. Where it ends without being said to be whole, it breaks off.
+fn pieces(
+    receiver: mpsc::Receiver<Frame<Bytes>>,
+    is_whole: Arc<AtomicBool>,
+) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>> {
+    futures_util::stream::unfold(Some((receiver, is_whole)), async |state| {
+        let (mut receiver, is_whole) = state?;
+        match receiver.recv().await {
+            Some(piece) => Some((Ok(piece), Some((receiver, is_whole)))),
+            None if is_whole.load(Ordering::Acquire) => None,
+            None => Some((Err(std::io::Error::other("the outcome of this answer is not known")), None)),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(text: &'static str) -> Frame<Bytes> {
+        Frame::data(Bytes::from_static(text.as_bytes()))
+    }
+
+    fn head(status: u16, length: &'static str) -> Parts {
+        let mut response = Response::new(());
+        *response.status_mut() = StatusCode::from_u16(status).unwrap();
+        response.headers_mut().insert(header::CONTENT_LENGTH, header::HeaderValue::from_static(length));
+        response.into_parts().0
+    }
+
+    #[tokio::test]
+    async fn what_comes_behind_the_last_bytes_does_not_set_them_free() {
+        let (sender, mut receiver) = mpsc::channel(WAITING);
+        let mut client = Client {
+            sender: Some(sender),
+            patience: Duration::from_secs(60),
+            until: Instant::now() + Duration::from_secs(60),
+            held: Held::Piece(None),
+            is_whole: Arc::default(),
+        };
+        for piece in [frame("first"), frame("last"), frame(""), Frame::trailers(http::HeaderMap::new())] {
+            client.pass(piece).await;
+        }
+        assert_eq!(receiver.recv().await.unwrap().into_data().unwrap(), "first");
+        assert!(receiver.try_recv().is_err(), "the outcome is not stored yet");
+        client.end(true).await;
+        assert_eq!(receiver.recv().await.unwrap().into_data().unwrap(), "last");
+        assert!(receiver.recv().await.is_none());
+    }
+
+    #[test]
+    fn an_answer_that_ends_too_early_is_not_whole() {
+        let mut record = Record::new(3);
+        record.take(&frame("four"));
+        record.take(&frame("five"));
+        assert!(record.is_over());
+        assert_eq!(record.falls_short_of(&head(200, "8")), None);
+        assert_eq!(record.falls_short_of(&head(200, "9")).as_deref(), Some("the answer ended after 8 of 9 bytes"));
+        assert_eq!(Record::new(3).falls_short_of(&head(304, "9")), None);
+    }
 }

@@ -19,11 +19,21 @@ pub(super) struct Asked {
 /// What the request asks to become, if anything. Read before its hop-by-hop headers are gone.
 pub(super) fn asked<B>(request: &mut Request<B>) -> Option<Asked> {
     let protocol = request.headers().get(header::UPGRADE).cloned()?;
-    if request.method() != Method::GET || !names_upgrade(request.headers()) {
+    if request.method() != Method::GET || !names_upgrade(request.headers()) || speaks_http(request.headers()) {
         return None;
     }
     let place = request.extensions_mut().remove::<Place>();
     Some(Asked { protocol, client: hyper::upgrade::on(request), place })
+}
+
+/// HTTP within an upgraded connection would be requests that nobody here looks at, with keys or without.
+fn speaks_http(headers: &HeaderMap) -> bool {
+    let mut protocols =
+        headers.get_all(header::UPGRADE).iter().flat_map(|value| value.as_bytes().split(|&b| b == b','));
+    protocols.any(|protocol| {
+        let name = protocol.trim_ascii().to_ascii_lowercase();
+        [&b"h2"[..], b"http", b"tls"].iter().any(|beginning| name.starts_with(beginning))
+    })
 }
 
 fn names_upgrade(headers: &HeaderMap) -> bool {
@@ -62,4 +72,30 @@ async fn pass(client: Upgraded, upstream: Upgraded) {
     let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
     // Either side may hang up whenever it likes.
     let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_asked(method: Method, connection: &str, upgrade: &str) -> bool {
+        let request = Request::builder().method(method).header("connection", connection).header("upgrade", upgrade);
+        asked(&mut request.body(()).unwrap()).is_some()
+    }
+
+    #[test]
+    fn an_upgrade_is_asked_for_by_get_and_is_not_to_http() {
+        assert!(is_asked(Method::GET, "keep-alive, Upgrade", "websocket"));
+        assert!(is_asked(Method::GET, "upgrade", "recorder/1"));
+        for (method, connection, upgrade) in [
+            (Method::POST, "upgrade", "websocket"),
+            (Method::GET, "keep-alive", "websocket"),
+            (Method::GET, "upgrade, http2-settings", "h2c"),
+            (Method::GET, "upgrade", "websocket, H2C"),
+            (Method::GET, "upgrade", "HTTP/2.0"),
+            (Method::GET, "upgrade", "TLS/1.3"),
+        ] {
+            assert!(!is_asked(method, connection, upgrade), "{connection}: {upgrade}");
+        }
+    }
 }

@@ -22,8 +22,9 @@ pub const NEVER_STORED: [&str; 6] =
     ["set-cookie", "www-authenticate", "date", "server", "content-length", "idempotent-replayed"];
 
 /// Headers of one connection. What `Connection` names belongs to them too.
-const HOP_BY_HOP: [&str; 10] = [
+const HOP_BY_HOP: [&str; 11] = [
     "connection",
+    "http2-settings",
     "keep-alive",
     "proxy-connection",
     "proxy-authenticate",
@@ -34,6 +35,10 @@ const HOP_BY_HOP: [&str; 10] = [
     "transfer-encoding",
     "upgrade",
 ];
+
+/// Never of one connection, whatever `Connection` says: what a request is taken for must reach who executes it.
+const END_TO_END: [&str; 7] =
+    ["host", "authorization", "idempotency-key", "content-type", "content-encoding", "content-length", "cookie"];
 
 /// The headers of an answer that go into its record.
 pub fn to_store(headers: &HeaderMap, also: &[HeaderName]) -> Vec<(String, Vec<u8>)> {
@@ -88,7 +93,7 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<String> {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .map(|token| token.trim().to_ascii_lowercase())
-        .filter(|token| !token.is_empty())
+        .filter(|token| !token.is_empty() && !END_TO_END.contains(&token.as_str()))
         .collect()
 }
 
@@ -143,6 +148,17 @@ mod tests {
         ]);
         strip_hop_by_hop(&mut headers);
         assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+
+    #[test]
+    fn what_a_request_is_taken_for_is_not_of_one_connection() {
+        let mut headers = map(&[("connection", "host, Authorization, x-hop"), ("host", "a"), ("x-hop", "1")]);
+        headers.insert("authorization", HeaderValue::from_static("Bearer t"));
+        headers.insert("http2-settings", HeaderValue::from_static("AAMAAABk"));
+        strip_hop_by_hop(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["authorization", "host"]);
     }
 
     #[test]

@@ -71,6 +71,11 @@ pub enum Problem {
     BodyUnreadable,
     /// The request's body did not arrive in time.
     BodyTimeout,
+    /// As many requests are executed as may be.
+    Busy {
+        /// How long to wait.
+        retry_after: Duration,
+    },
     /// No route matches, and there is no upstream for what matches none.
     NoRoute,
 }
@@ -233,6 +238,14 @@ impl Problem {
                 Retry::SameKey,
                 None,
             ),
+            Self::Busy { retry_after } => shape(
+                "busy",
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The gateway is busy",
+                "As many requests are executed as may be. Nothing was stored. Send the same request again after Retry-After.",
+                Retry::SameKey,
+                Some(*retry_after),
+            ),
             Self::NoRoute => shape(
                 "no-route",
                 StatusCode::NOT_FOUND,
@@ -349,6 +362,7 @@ mod tests {
             (Problem::BodyTooLarge { limit: 5 }, 413, "body-too-large", "never", None),
             (Problem::CallerUnknown, 401, "caller-unknown", "never", None),
             (Problem::RateLimited { retry_after: wait }, 429, "rate-limited", "same-key", Some("2")),
+            (Problem::Busy { retry_after: wait }, 503, "busy", "same-key", Some("2")),
             (Problem::BodyTimeout, 408, "body-timeout", "same-key", None),
             (Problem::BodyInvalid, 400, "body-invalid", "never", None),
         ];

@@ -1,12 +1,13 @@
 //! What of an answer goes out when: without a length as it comes, with one only once it is whole; and where its outcome
 //! cannot be stored, never its end.
 
+use onced_harness::{Reply, Rule};
 use testkit::http_client::{Request, open, send, try_send};
 use testkit::http_raw::raw;
 use testkit::{Backend, Database};
 
 use super::stepwise::Stepwise;
-use crate::case_crash::{is_problem, is_replayed};
+use crate::case_crash::{is_problem, is_replayed, outside_app};
 use crate::fixture::{Gateway, LIMIT, on_both, route, sql};
 use crate::settlement::refuse_completions;
 
@@ -122,10 +123,38 @@ async fn nobody_listens_any_more(backend: Backend) {
     assert!(is_replayed(&replay) && replay.text() == "data: 1\n\ndata: 2\n\n", "{replay:?}");
 }
 
+/// A client that has been given up, for it read nothing for too long, and then reads on: it is not told that what it has
+/// got is all of it.
+async fn a_part_is_not_told_for_the_whole(backend: Backend) {
+    // More than all buffers on the way hold.
+    const LARGE: usize = 40_000_000;
+    let database = Database::create(backend).await;
+    let upstream = outside_app(&database).await;
+    upstream.script([Rule::always(Reply::ok().body(vec![b'x'; LARGE]).chunked())]);
+    let settings = "lease = \"60s\"\nupstream_timeout = \"1s\"\nconnect_timeout = \"500ms\"\n";
+    let gateway = Gateway::start(&database, &route("s", "/s", &upstream.url(), "external", settings)).await;
+    let mut first = open(gateway.address, &request("late")).await.unwrap();
+    gateway.process.wait_for_line(|line| line.contains("\"phase\":\"ended\""), LIMIT).await;
+    let (mut got, mut is_broken) = (0, false);
+    while let Some(piece) = first.next().await {
+        match piece {
+            Ok(piece) => got += piece.len(),
+            Err(_) => {
+                is_broken = true;
+                break;
+            }
+        }
+    }
+    assert!(is_broken && got < LARGE, "{got} of {LARGE} bytes, and an orderly end");
+    let replay = send(gateway.address, &request("late")).await;
+    assert_eq!((replay.status, replay.header("onced-body")), (200, Some("omitted")), "the answer was read to its end");
+}
+
 on_both! {
     chunks_go_out: chunks_go_out_as_they_come_sqlite, chunks_go_out_as_they_come_postgres;
     sized_answers_wait: an_answer_with_a_length_waits_sqlite, an_answer_with_a_length_waits_postgres;
     an_old_client_gets_all_or_an_error: an_old_client_gets_all_or_an_error_sqlite, an_old_client_gets_all_or_an_error_postgres;
     a_stream_without_end_is_given_up: a_stream_without_end_is_given_up_sqlite, a_stream_without_end_is_given_up_postgres;
+    a_part_is_not_told_for_the_whole: a_part_is_not_told_for_the_whole_sqlite, a_part_is_not_told_for_the_whole_postgres;
     nobody_listens_any_more: a_stream_goes_on_without_its_client_sqlite, a_stream_goes_on_without_its_client_postgres;
 }
