@@ -39,14 +39,13 @@ enum Chore {
     Setup,
     /// Checks formatting and lints.
     Check,
-    /// Runs all tests with full counts and writes docs/reference/soak.md.
+    /// Runs all tests with full counts, then a mixed load, and writes docs/reference/soak.md.
     Soak {
         /// Installs and fetches nothing; what is missing is an error.
         #[arg(long)]
         no_setup: bool,
-        /// Passed on to the test runner, for example a part of a test's name.
-        #[arg(last = true)]
-        args: Vec<String>,
+        #[command(flatten)]
+        options: soak::Options,
     },
     /// Tries the readers of foreign bytes with mutated inputs; a failure is reported with its input.
     Fuzz {
@@ -89,9 +88,9 @@ fn perform(chore: Chore) -> anyhow::Result<()> {
         }
         Chore::Setup => setup::all().map(drop),
         Chore::Check => check(),
-        Chore::Soak { no_setup, args } => {
+        Chore::Soak { no_setup, options } => {
             let inputs = prepare(no_setup)?;
-            soak::run(&inputs, &args)
+            soak::run(&inputs, &options)
         }
         Chore::Fuzz { seconds, target } => fuzz::fuzz(seconds, target.as_deref()),
         Chore::Bench { what: Bench::Claim(options) } => bench::claim(&options),

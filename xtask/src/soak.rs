@@ -1,4 +1,5 @@
-//! The long run: all tests with full counts, and the record of what was counted.
+//! The long run: all tests with full counts, then a mixed load for as long as is asked, and the record of what was
+//! counted. The load is a step of its own, so that its progress is seen and nothing else disturbs it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -18,20 +19,70 @@ const PAGE: Page = Page {
     end: "<!-- soak:end -->",
     opening: "# The last long run\n\nWritten by `cargo xtask soak`.",
 };
+const LOAD_PAGE: Page = Page { begin: "<!-- load:begin -->", end: "<!-- load:end -->", ..PAGE };
+/// How the names of the load's tests begin.
+const LOAD: &str = "load::";
 /// A test prints what it counted on lines that begin like this.
 const MARK: &str = "SOAK: ";
 
+/// A part of the long run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// The mixed load.
+    Load,
+}
+
+/// What is run, and for how long.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// One part only.
+    #[arg(long)]
+    only: Option<Part>,
+    /// How long the mixed load lasts on each database.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
+    /// Passed on to the test runner, for example a part of a test's name. There is no mixed load then.
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
 /// Runs the tests; the page is written only after a run without failure.
-pub(crate) fn run(inputs: &Path, args: &[String]) -> anyhow::Result<()> {
+pub(crate) fn run(inputs: &Path, options: &Options) -> anyhow::Result<()> {
     build()?;
     let postgres = Postgres::start()?;
-    let shown = ["--profile=soak", "--success-output=immediate", "--failure-output=immediate"];
-    let mut tests = runner(&Runner::found(), &shown, args);
-    with_environment(&mut tests, &postgres, inputs).env("ONCED_SOAK", "1");
-    let counted = collect(&mut tests)?;
-    PAGE.write(&summary(&postgres, &counted))?;
-    eprintln!("xtask: {} counts written to {}", counted.len(), PAGE.path);
+    if options.only.is_none() {
+        let shown = ["--profile=soak", "--success-output=immediate", "--failure-output=immediate"];
+        let args = if options.args.is_empty() { without_load(&Runner::found()) } else { options.args.clone() };
+        let mut tests = runner(&Runner::found(), &shown, &args);
+        with_environment(&mut tests, &postgres, inputs).env("ONCED_SOAK", "1");
+        let counted = collect(&mut tests)?;
+        PAGE.write(&summary(&postgres, &counted))?;
+        eprintln!("xtask: {} counts written to {}", counted.len(), PAGE.path);
+    }
+    if options.args.is_empty() {
+        let mut load = runner(&Runner::found(), &["--profile=soak", "--no-capture"], &load_alone(&Runner::found()));
+        with_environment(&mut load, &postgres, inputs).env("ONCED_SOAK", "1");
+        load.env("ONCED_LOAD_MINUTES", options.minutes.to_string());
+        let counted = collect(&mut load)?;
+        let words = "## The mixed load\n\nWhat the test of that name in `crates/onced-server/tests/it/load.rs` has counted.\n\n";
+        LOAD_PAGE.write(&format!("{words}{}", summary(&postgres, &counted)))?;
+        eprintln!("xtask: the load's counts are written to {}", LOAD_PAGE.path);
+    }
     Ok(())
+}
+
+fn without_load(runner: &Runner) -> Vec<String> {
+    match runner {
+        Runner::Nextest => vec!["-E".to_owned(), format!("not test(/^{LOAD}/)")],
+        Runner::Cargo => vec!["--skip".to_owned(), LOAD.to_owned()],
+    }
+}
+
+fn load_alone(runner: &Runner) -> Vec<String> {
+    match runner {
+        Runner::Nextest => vec!["-E".to_owned(), format!("test(/^{LOAD}/)")],
+        Runner::Cargo => vec![LOAD.to_owned()],
+    }
 }
 
 /// Runs the command, shows everything, and keeps the marked lines.

@@ -5,7 +5,7 @@ mod aim;
 mod load;
 mod orderly;
 mod pair;
-mod random;
+pub(crate) mod random;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -15,6 +15,7 @@ mod example;
 mod fixture;
 mod hostile;
 mod kills;
+mod load;
 mod observe;
 mod real_input;
 mod same_database_app;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use onced_harness::{Call, Recorder, RecorderOptions, Reply};
 use testkit::{Backend, Database, Sql};
 
@@ -86,7 +87,7 @@ pub(crate) async fn start(database: &Database, work: impl Fn(&Call) -> Work + Se
 
 async fn run(sql: &Sql, backend: Backend, call: &Call, work: Work) -> Reply {
     tokio::time::sleep(work.before).await;
-    if work.commits && !commit(sql, backend, call, &work).await {
+    if work.commits && !commit(sql, backend, &call.headers, &work).await {
         return Reply::status(409).json(r#"{"lost":"another attempt has taken over"}"#).without_effect();
     }
     let reply = Reply::status(work.then_answers.unwrap_or(work.status)).json(work.body).delay_answer(work.after);
@@ -94,8 +95,8 @@ async fn run(sql: &Sql, backend: Backend, call: &Call, work: Work) -> Reply {
 }
 
 /// One transaction: the order, and the completion. `false` where another attempt has taken over.
-async fn commit(sql: &Sql, backend: Backend, call: &Call, work: &Work) -> bool {
-    let header = |name: &str| call.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
+pub(crate) async fn commit(sql: &Sql, backend: Backend, headers: &HeaderMap, work: &Work) -> bool {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
     let (scope, key, token) = (header("onced-scope"), header("onced-key"), header("onced-lease-token"));
     let attempt: i32 = header("onced-attempt").parse().unwrap_or(0);
     macro_rules! in_one_transaction {

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 /// The seed of a test: `ONCED_TEST_SEED`, or one of its own, which is printed.
-pub(super) fn seed(name: &str) -> u64 {
+pub(crate) fn seed(name: &str) -> u64 {
     let given = std::env::var("ONCED_TEST_SEED").ok();
     let seed = given.map_or_else(
         || RandomState::new().hash_one(name),
@@ -15,21 +15,21 @@ pub(super) fn seed(name: &str) -> u64 {
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Another sequence of the same seed.
-    pub(super) fn fork(&self, number: u64) -> Self {
+    pub(crate) fn fork(&self, number: u64) -> Self {
         let mut fork = Self(self.0 ^ number.wrapping_mul(0xA24B_AED4_963E_E407));
         fork.next();
         fork
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -37,11 +37,11 @@ impl Random {
     }
 
     /// A number from 0 to `bound` - 1; 0 where that is 0.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next().checked_rem(bound).unwrap_or(0)
     }
 
-    pub(super) fn index(&mut self, len: usize) -> usize {
+    pub(crate) fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).expect("an index is small")
     }
 }
