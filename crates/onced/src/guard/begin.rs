@@ -52,6 +52,14 @@ impl Outcome {
         }
     }
 
+    /// Whether it may be answered without having asked for the claim lock: whatever a rival may be doing, this stays so.
+    pub(super) fn stands_whoever_has_the_lock(&self) -> bool {
+        match self {
+            Self::Execute(_) => false,
+            Self::Answer(answer) => matches!(answer.decision, Decision::Replay | Decision::Mismatch),
+        }
+    }
+
     /// Whether somebody else is at work, as far as is known.
     pub(super) fn is_in_progress(&self) -> bool {
         match self {

@@ -19,6 +19,7 @@ mod endings;
 mod health;
 mod heartbeat;
 mod isolation;
+mod known;
 mod lost_replies;
 mod migrations;
 mod plant;
