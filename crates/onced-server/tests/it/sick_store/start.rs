@@ -3,7 +3,7 @@
 
 use onced_harness::{Recorder, RecorderOptions};
 use testkit::process::{Process, free_port};
-use testkit::{Backend, Database};
+use testkit::{Backend, Database, Sql};
 
 use super::disk::{Disk, ReadOnlyView};
 use super::read_only::set_read_only;
@@ -70,6 +70,14 @@ async fn starts_and_forwards_nothing(backend: Backend) {
     let upstream = Recorder::start(RecorderOptions::default()).await.expect("a free port");
     let routes = route("api.order", "/order", &upstream.url(), "external", "");
     let mut first = Gateway::start(&database, &routes).await;
+    // As of an application that uses the same file. Without any reader the last one to close it takes the write-ahead log
+    // away, and then a file that takes no writes cannot be opened at all.
+    let mut reader = None;
+    if let Sql::Sqlite(pool) = database.sql() {
+        let mut tx = pool.begin().await.expect("the file can be read");
+        sqlx::query("SELECT count(*) FROM onced_idempotency_keys").fetch_one(&mut *tx).await.expect("a count");
+        reader = Some(tx);
+    }
     first.process.signal(testkit::Signal::Terminate);
     first.process.wait(LIMIT).await;
 
@@ -90,6 +98,7 @@ async fn starts_and_forwards_nothing(backend: Backend) {
     let answer = testkit::http_client::send(gateway.address, &post("/order", "k", "{}")).await;
     assert_come_again(&answer, 503, "store-unavailable");
     assert_eq!(upstream.count(), 0);
+    drop(reader);
 }
 
 #[tokio::test]
