@@ -30,7 +30,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A place among the connections, taken until the last of its copies is gone. Each request carries one.
 #[derive(Clone)]
-pub(crate) struct Place(#[allow(dead_code, reason = "held, not read")] Arc<OwnedSemaphorePermit>);
+pub(crate) struct Place {
+    _held: Arc<OwnedSemaphorePermit>,
+}
 
 /// Answers requests.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -65,7 +67,8 @@ pub(crate) async fn serve<H: Handler>(
         is_full = is_full && places.available_permits() == 0;
         match stream {
             Ok((stream, _)) => {
-                let connection = connection(stream, Place(Arc::new(place)), clients, handler.clone(), stop.clone());
+                let connection =
+                    connection(stream, Place { _held: Arc::new(place) }, clients, handler.clone(), stop.clone());
                 connections.spawn(connection);
             }
             Err(error) => {

@@ -22,6 +22,7 @@ mod isolation;
 mod known;
 mod lost_replies;
 mod migrations;
+mod onlooked;
 mod plant;
 mod proxy;
 mod races;

@@ -5,89 +5,47 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onced::guard::{Begun, Guard, Permit};
-use onced::store::StoreError;
-use onced::store::deliveries::{Deliveries, DeliveryLine, DeliveryRead, LogDeliveries, Repeats};
-use onced::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
+use onced::store::deliveries::LogDeliveries;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
-use onced_core::key::{Key, Scope};
-use onced_core::record::{LeaseToken, Status, StoredResponse};
+use onced_core::key::Key;
+use onced_core::record::StoredResponse;
 use testkit::Database;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use uuid::Uuid;
 
 use crate::bench::{Bench, LIMIT, Tested, delivery, executes, fresh_key, line, patient, request_of};
+use crate::onlooked::{Onlooked, Onlooker, Statement};
 
 /// Longer than any test waits: only an event ends this waiting.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A store that counts how often a record is looked at.
+/// Counts how often a record is looked at.
 #[derive(Clone, Debug)]
-struct Watched<S> {
-    store: S,
-    looks: Arc<watch::Sender<u32>>,
+struct Looks(Arc<watch::Sender<u32>>);
+
+impl Onlooker for Looks {
+    const CLAIMS_FIRST: bool = false;
+
+    async fn before(&self, _: Statement) {}
+
+    fn after_find(&self) {
+        self.0.send_modify(|looks| *looks += 1);
+    }
+}
+
+type Watched<S> = Onlooked<S, Looks>;
+
+fn watched<S: Tested>(store: &S) -> Watched<S> {
+    Onlooked { store: store.clone(), onlooker: Looks(Arc::new(watch::Sender::new(0))) }
 }
 
 impl<S: Tested> Watched<S> {
-    fn new(store: &S) -> Self {
-        Self { store: store.clone(), looks: Arc::new(watch::Sender::new(0)) }
-    }
-
     /// Waits for that many more looks.
     async fn looked(&self, more: u32) {
-        let mut looks = self.looks.subscribe();
+        let mut looks = self.onlooker.0.subscribe();
         let wanted = *looks.borrow() + more;
         tokio::time::timeout(LIMIT, looks.wait_for(|looks| *looks >= wanted)).await.expect("it looks").unwrap();
-    }
-}
-
-impl<S: Tested> Keys for Watched<S> {
-    fn reads_first(&self) -> bool {
-        self.store.reads_first()
-    }
-
-    async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
-        self.store.claim(claim).await
-    }
-
-    async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
-        let seen = self.store.find(scope, key).await;
-        self.looks.send_modify(|looks| *looks += 1);
-        seen
-    }
-
-    async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
-        self.store.take(claim, basis).await
-    }
-
-    async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, error: &str) -> Result<bool, StoreError> {
-        self.store.give_up(scope, key, basis, error).await
-    }
-
-    async fn owner_move(
-        &mut self,
-        scope: &Scope,
-        key: &Key,
-        token: &LeaseToken,
-        from: Option<Status>,
-        owner_move: &OwnerMove,
-    ) -> Result<Option<Moved>, StoreError> {
-        self.store.owner_move(scope, key, token, from, owner_move).await
-    }
-}
-
-impl<S: Tested> Deliveries for Watched<S> {
-    async fn log(&mut self, lines: &[DeliveryLine], answered: &[(Uuid, u16)]) -> Result<(), StoreError> {
-        self.store.log(lines, answered).await
-    }
-
-    async fn deliveries_of(&mut self, scope: &Scope, key: &Key, limit: u32) -> Result<Vec<DeliveryRead>, StoreError> {
-        self.store.deliveries_of(scope, key, limit).await
-    }
-
-    async fn repeats(&mut self, since: Option<Duration>) -> Result<Vec<Repeats>, StoreError> {
-        self.store.repeats(since).await
     }
 }
 
@@ -103,7 +61,7 @@ struct Waiting<S> {
 impl<S: Tested> Waiting<S> {
     async fn new() -> Self {
         let bench = Bench::<S>::on(Database::create(S::BACKEND).await, &patient(), LogDeliveries::All).await;
-        let watched = Watched::new(&bench.store);
+        let watched = watched(&bench.store);
         Self { guard: Guard::new(watched.clone(), LogDeliveries::All), watched, bench }
     }
 
@@ -222,7 +180,7 @@ async fn of_a_transaction<S: Tested>() {
     let waiting = Waiting::<S>::new().await;
     // On SQLite an open transaction makes a claim wait; not for long here.
     let impatient = waiting.bench.beside("", &crate::bench::options()).await;
-    let watched = Watched::new(&impatient.store);
+    let watched = watched(&impatient.store);
     let guard = Guard::new(watched.clone(), LogDeliveries::All);
     let key = fresh_key();
     let mut tx = onced::store::keys::Transactional::transaction(&waiting.bench.store).await.unwrap();

@@ -81,9 +81,7 @@ async fn a_stream_without_end_is_given_up(backend: Backend) {
     let (database, mut upstream, gateway) = start(backend, settings).await;
     let sent = request("endless");
     let (broken, ()) = tokio::join!(try_send(gateway.address, &sent), async {
-        let mut answering = upstream.next().await;
-        answering.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n").await;
-        answering.write("Transfer-Encoding: chunked\r\n\r\n").await;
+        let mut answering = upstream.next_with_events().await;
         let given_up = gateway.process.wait_for_line(|line| line.contains("took longer than max_execution"), LIMIT);
         let writing = async {
             let mut ticks = tokio::time::interval(std::time::Duration::from_millis(50));
@@ -107,9 +105,7 @@ async fn nobody_listens_any_more(backend: Backend) {
     let (_database, mut upstream, gateway) = start(backend, SETTINGS).await;
     let sent = request("gone");
     let (first, mut answering) = tokio::join!(open(gateway.address, &sent), async {
-        let mut answering = upstream.next().await;
-        answering.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n").await;
-        answering.write("Transfer-Encoding: chunked\r\n\r\n").await;
+        let mut answering = upstream.next_with_events().await;
         answering.chunk("data: 1\n\n").await;
         answering
     });

@@ -57,12 +57,7 @@ async fn event_stream(backend: Backend) {
     let mut upstream = Stepwise::start(&database).await;
     let gateway = Gateway::start(&database, &route("o18", "/o18", &upstream.url(), "external", SETTINGS)).await;
     let request = Request::post("/o18", "{\"n\":1}").key("b");
-    let (first, mut answering) = tokio::join!(open(gateway.address, &request), async {
-        let mut answering = upstream.next().await;
-        answering.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n").await;
-        answering.write("Transfer-Encoding: chunked\r\n\r\n").await;
-        answering
-    });
+    let (first, mut answering) = tokio::join!(open(gateway.address, &request), upstream.next_with_events());
     let mut first = first.expect("the head comes before any event");
     assert_eq!((first.status, first.headers["content-type"].as_bytes()), (200, &b"text/event-stream"[..]));
     let mut all = String::new();
@@ -123,12 +118,7 @@ async fn event_stream_breaks_off(backend: Backend) {
     let mut upstream = Stepwise::start(&database).await;
     let gateway = Gateway::start(&database, &route("o18", "/o18", &upstream.url(), "external", SETTINGS)).await;
     let request = Request::post("/o18", "{\"n\":1}").key("c stream");
-    let (first, mut answering) = tokio::join!(open(gateway.address, &request), async {
-        let mut answering = upstream.next().await;
-        answering.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n").await;
-        answering.write("Transfer-Encoding: chunked\r\n\r\n").await;
-        answering
-    });
+    let (first, mut answering) = tokio::join!(open(gateway.address, &request), upstream.next_with_events());
     let mut first = first.expect("the head comes before any event");
     answering.chunk("data: 1\n\n").await;
     assert_eq!(first.next().await.unwrap().unwrap(), "data: 1\n\n");

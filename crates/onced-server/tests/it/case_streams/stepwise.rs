@@ -50,6 +50,15 @@ impl Stepwise {
         Answering(self.requests.recv().await.expect("the upstream listens"))
     }
 
+    /// The next request, answered with the head of an event stream.
+    pub(super) async fn next_with_events(&mut self) -> Answering {
+        let mut answering = self.next().await;
+        answering
+            .write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+            .await;
+        answering
+    }
+
     /// Whether another request has come.
     pub(super) fn has_more(&mut self) -> bool {
         self.requests.try_recv().is_ok()
