@@ -47,7 +47,7 @@ pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     let (listen, grace, clients) = (config.listen, config.shutdown_grace, config.clients);
     let own_prefix = config.own_prefix.clone();
     let (sweep, to_sweep) = (config.sweep, store.clone());
-    let guard = Guard::new(store, config.store.log_deliveries);
+    let guard = Guard::new(store, config.store.log_deliveries).keeping_outcomes(config.store.replay_memory);
     let gateway = Arc::new(Gateway::new(config, guard)?);
     // Before anything is taken that would have to be finished.
     let mut signals = Signals::catch();

@@ -52,5 +52,7 @@ pub(crate) const DOWNSTREAM_WINDOW: Duration = Duration::from_secs(24 * HOUR);
 pub(crate) const CORS_CREDENTIALS: bool = false;
 pub(crate) const CORS_MAX_AGE: Duration = Duration::from_secs(10 * MINUTE);
 pub(crate) const RATE_PER: Duration = Duration::from_secs(1);
+/// Some thousands of usual answers.
+pub(crate) const REPLAY_MEMORY: u64 = 16 << 20;
 pub(crate) const MAX_REQUEST_BYTES: u64 = 1 << 20;
 pub(crate) const MAX_RESPONSE_BYTES: u64 = 1 << 20;

@@ -124,8 +124,17 @@ fn read_store(document: &Document<'_>, section: Option<&Section<'_>>, flags: &Fl
     let max_connections = layers.read("max_connections", d::MAX_CONNECTIONS, |entry| entry.number(1..=1000)).value;
     let busy_timeout = layers.read("busy_timeout", d::BUSY_TIMEOUT, |entry| entry.duration(Duration::ZERO)).value;
     let log_deliveries = layers.read("log_deliveries", LogDeliveries::All, Entry::word).value;
+    let replay_memory = layers.read("replay_memory", d::REPLAY_MEMORY, |entry| entry.bytes(0..=1 << 30)).value;
     let allow_weak_durability = layers.read("allow_weak_durability", d::ALLOW_WEAK_DURABILITY, Entry::switch).value;
-    Some(StoreConfig { url: url?, schema, max_connections, busy_timeout, log_deliveries, allow_weak_durability })
+    Some(StoreConfig {
+        url: url?,
+        schema,
+        max_connections,
+        busy_timeout,
+        log_deliveries,
+        replay_memory,
+        allow_weak_durability,
+    })
 }
 
 /// The URL as text, or from where it is kept.

@@ -102,6 +102,8 @@ pub(crate) struct StoreConfig {
     pub(crate) busy_timeout: Duration,
     /// Which deliveries are written down.
     pub(crate) log_deliveries: LogDeliveries,
+    /// How many bytes of outcomes that were lately replayed are kept in memory.
+    pub(crate) replay_memory: u64,
     /// Whether to start on a database that may lose commits.
     pub(crate) allow_weak_durability: bool,
 }

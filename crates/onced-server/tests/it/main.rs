@@ -18,6 +18,7 @@ mod kills;
 mod load;
 mod observe;
 mod real_input;
+mod replay_memory;
 mod same_database_app;
 mod settlement;
 mod sick_store;

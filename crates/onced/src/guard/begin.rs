@@ -60,6 +60,11 @@ impl Outcome {
         }
     }
 
+    /// Whether it is the stored outcome.
+    pub(super) fn is_replay(&self) -> bool {
+        matches!(self, Self::Answer(answer) if answer.decision == Decision::Replay)
+    }
+
     /// Whether somebody else is at work, as far as is known.
     pub(super) fn is_in_progress(&self) -> bool {
         match self {
@@ -195,11 +200,16 @@ pub(super) async fn begin<K: Keys>(
 
 /// Reads the record and says what a delivery would come to, without taking anything; `None` where there is no record
 /// to be seen.
-pub(super) async fn look<K: Keys>(keys: &mut K, request: &Request) -> Result<Option<Outcome>, Error> {
+pub(super) async fn look<K: Keys>(keys: &mut K, request: &Request) -> Result<Option<(Seen, Outcome)>, Error> {
     match keys.find(&request.scope, &request.key).await? {
-        Some(seen) => decide(request, &found(&seen, Lock::Got), Some(&seen)).map(Some),
+        Some(seen) => of_what_was_seen(request, &seen).map(|outcome| Some((seen, outcome))),
         None => Ok(None),
     }
+}
+
+/// What a delivery would come to where the record is as it was seen.
+pub(super) fn of_what_was_seen(request: &Request, seen: &Seen) -> Result<Outcome, Error> {
+    decide(request, &found(seen, Lock::Got), Some(seen))
 }
 
 const NOTHING: Found =

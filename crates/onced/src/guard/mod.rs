@@ -10,6 +10,7 @@
 //! ```
 
 mod begin;
+mod cache;
 mod delivery_log;
 mod heartbeat;
 mod known;
@@ -27,6 +28,7 @@ use onced_core::time::Timestamp;
 use uuid::Uuid;
 
 use self::begin::Outcome;
+use self::cache::Outcomes;
 use self::delivery_log::DeliveryLog;
 use self::known::Known;
 pub use self::permit::{Completed, EndError, OwnRecord, Permit, Standing, TxPermit};
@@ -160,6 +162,7 @@ pub struct Guard<S> {
     store: S,
     log: DeliveryLog,
     known: Known,
+    outcomes: Outcomes,
     observes: bool,
 }
 
@@ -167,7 +170,16 @@ impl<S: Store> Guard<S> {
     /// A guard over that store. Needs a tokio runtime, for the log of deliveries.
     pub fn new(store: S, log_deliveries: LogDeliveries) -> Self {
         let log = DeliveryLog::start(store.clone(), log_deliveries);
-        Self { store, log, known: Known::new(), observes: false }
+        Self { store, log, known: Known::new(), outcomes: Outcomes::new(0), observes: false }
+    }
+
+    /// The same guard with so many bytes of memory for outcomes that were lately replayed: [`Guard::begin`] answers with
+    /// them without asking the database. Only completed records are kept, as they were read after their commit; each for
+    /// a minute at most, never beyond its expiry, and none beyond the opening of a new connection to the database, which
+    /// may be another one by then. Zero, as at first: none are kept.
+    #[must_use]
+    pub fn keeping_outcomes(self, bytes: u64) -> Self {
+        Self { outcomes: Outcomes::new(bytes), ..self }
     }
 
     /// The same guard for a caller that executes whatever is decided: what it would have stopped stands in the log of
@@ -210,13 +222,8 @@ impl<S: Store> Guard<S> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
         let (mut keys, mut tries, mut lost) = (self.store.clone(), Tries::default(), 0);
-        if !keys.reads_first() && self.known.has(&request.scope, &request.key) {
-            // An error is for the claim to meet.
-            if let Ok(Some(outcome)) = begin::look(&mut keys, request).await
-                && outcome.stands_whoever_has_the_lock()
-            {
-                return Ok(Asked { claim, asked_at: Instant::now(), outcome });
-            }
+        if let Some(outcome) = self.answered_before(&mut keys, request).await {
+            return Ok(Asked { claim, asked_at: Instant::now(), outcome });
         }
         // The clock of the lease starts before the claim is sent.
         let mut asked_at = Instant::now();
@@ -241,6 +248,26 @@ impl<S: Store> Guard<S> {
         };
         self.known.note(&request.scope, &request.key);
         Ok(Asked { claim, asked_at, outcome })
+    }
+
+    /// The answer to a repetition, from memory or by one read; `None` where it takes a claim to say.
+    async fn answered_before(&self, keys: &mut S, request: &Request) -> Option<Outcome> {
+        if !self.known.has(&request.scope, &request.key) {
+            return None;
+        }
+        let (asked_at, epoch) = (Instant::now(), keys.epoch());
+        if let Some(outcome) = self.outcomes.replay(request, epoch) {
+            return Some(outcome);
+        }
+        // An error is for the claim to meet.
+        let (seen, outcome) = begin::look(keys, request).await.ok()??;
+        if !outcome.stands_whoever_has_the_lock() {
+            return None;
+        }
+        if outcome.is_replay() {
+            self.outcomes.keep(request, seen, asked_at, epoch);
+        }
+        Some(outcome)
     }
 
     /// The last word about a delivery: its line in the log, and the permit where it executes. `received` is when it was

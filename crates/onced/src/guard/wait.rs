@@ -78,7 +78,7 @@ impl<S: Store> Guard<S> {
     /// What the record says, if that is "in progress". Whatever else there may be to see, an error included, is for a
     /// new `begin` to find out.
     async fn still_in_progress(&self, request: &Request) -> Option<Outcome> {
-        let outcome = begin::look(&mut self.store.clone(), request).await.ok()??;
+        let (_, outcome) = begin::look(&mut self.store.clone(), request).await.ok()??;
         outcome.is_in_progress().then_some(outcome)
     }
 }

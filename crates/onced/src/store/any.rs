@@ -84,6 +84,10 @@ impl Keys for AnyStore {
         each!(self, store => store.reads_first())
     }
 
+    fn epoch(&self) -> u64 {
+        each!(self, store => store.epoch())
+    }
+
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         each!(self, store => store.claim(claim).await)
     }

@@ -117,6 +117,12 @@ pub trait Keys: Send {
     /// Whether reading is so much cheaper than claiming that it comes first. A matter of speed only.
     fn reads_first(&self) -> bool;
 
+    /// Another number each time a connection to the database has been opened: what was read before may have come from
+    /// another server. Always the same where there is no other database to meet.
+    fn epoch(&self) -> u64 {
+        0
+    }
+
     /// Inserts the record of a key that has none, in one atomic step that never waits for a rival without bound.
     fn claim(&mut self, claim: &Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 

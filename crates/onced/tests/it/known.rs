@@ -1,9 +1,10 @@
-//! Keys that a guard has met before: a replay of one is a read, and every other answer comes from a claim as ever.
-//! PostgreSQL alone: on SQLite reading comes first anyway.
+//! Keys that a guard has met before: a replay of one is a read, or none where the guard keeps outcomes, and every other
+//! answer comes from a claim as ever. What a read saves is shown on PostgreSQL alone: on SQLite reading comes first anyway.
 
 use onced::guard::Begun;
-use onced::store::keys::Transactional;
+use onced::store::keys::{Keys, Transactional};
 use onced::store::postgres::PgStore;
+use onced::store::sqlite::SqliteStore;
 use onced_core::fingerprint::{BodyRecipe, Fingerprint, RequestParts};
 use onced_core::record::StoredResponse;
 
@@ -53,4 +54,53 @@ async fn a_known_key_under_a_rivals_lock_is_in_progress() {
     assert!(matches!(begun, Begun::InProgress { .. }), "{begun:?}");
     rival.rollback().await.unwrap();
     assert!(matches!(bench.guard.begin(&request).await.unwrap(), Begun::Unknown { .. }));
+}
+
+async fn a_kept_outcome_is_replayed_from_memory<S: Tested>() {
+    let mut bench = Bench::<S>::new().await;
+    let (plain, key) = (bench.guard.clone(), fresh_key());
+    bench.guard = plain.clone().keeping_outcomes(1 << 20);
+    let permit = executes(bench.guard.begin(&delivery(&key)).await.unwrap());
+    permit.complete(StoredResponse::bare(201)).await.unwrap();
+    let replays = async |what: &str| {
+        let begun = bench.guard.begin(&delivery(&key)).await.unwrap();
+        assert!(matches!(&begun, Begun::Replay { response, .. } if response.code == 201), "{what}: {begun:?}");
+    };
+    replays("from the record").await;
+    let mut foreign = delivery(&key);
+    foreign.fingerprint = Fingerprint::new(RequestParts::default(), BodyRecipe::All);
+    let begun = bench.guard.begin(&foreign).await.unwrap();
+    assert!(matches!(begun, Begun::Mismatch { .. }), "{begun:?}");
+    bench.execute(&format!("DELETE FROM {{keys}} WHERE key = '{}'", key.as_str())).await;
+    replays("from memory").await;
+    assert_eq!(executes(plain.begin(&delivery(&key)).await.unwrap()).attempt(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_outcome_is_replayed_from_memory_on_sqlite() {
+    a_kept_outcome_is_replayed_from_memory::<SqliteStore>().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_outcome_is_replayed_from_memory_on_postgres() {
+    a_kept_outcome_is_replayed_from_memory::<PgStore>().await;
+}
+
+/// The server behind a new connection may be another one, and not have the record.
+#[tokio::test(flavor = "multi_thread")]
+async fn outcomes_are_forgotten_once_a_connection_is_opened() {
+    let bench = Bench::<PgStore>::new().await;
+    let (guard, key) = (bench.guard.clone().keeping_outcomes(1 << 20), fresh_key());
+    let permit = executes(guard.begin(&delivery(&key)).await.unwrap());
+    permit.complete(StoredResponse::bare(201)).await.unwrap();
+    let begun = guard.begin(&delivery(&key)).await.unwrap();
+    assert!(matches!(begun, Begun::Replay { .. }), "{begun:?}");
+    bench.execute(&format!("DELETE FROM {{keys}} WHERE key = '{}'", key.as_str())).await;
+    let mut held = Vec::new();
+    let epoch = bench.store.epoch();
+    while bench.store.epoch() == epoch {
+        held.push(bench.store.transaction().await.unwrap());
+    }
+    drop(held);
+    assert_eq!(executes(guard.begin(&delivery(&key)).await.unwrap()).attempt(), 1);
 }

@@ -1,5 +1,7 @@
 //! Keys on PostgreSQL: each call is one statement, on its own in autocommit or within the caller's transaction.
 
+use std::sync::atomic::Ordering;
+
 use onced_core::decision::Taking;
 use onced_core::key::{Key, Scope};
 use onced_core::record::{self, LeaseToken, Status, StoredResponse};
@@ -176,6 +178,10 @@ fn attempt(number: u32) -> i32 {
 impl Keys for PgStore {
     fn reads_first(&self) -> bool {
         false
+    }
+
+    fn epoch(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
     }
 
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
