@@ -12,6 +12,8 @@ async fn replays(backend: Backend, store: &str, comes_from_memory: bool) {
     let database = Database::create(backend).await;
     let reply = RecorderOptions::default().effect_fn(|_: Call| async { Some(Reply::status(201).json(r#"{"n":1}"#)) });
     let app = Recorder::start(reply).await.expect("the app can listen");
+    // Each connection that is opened ends the memory of what was read before: there is one, from the start on.
+    let store = &format!("max_connections = 1\n{store}");
     let routes = route("orders", "/order", &app.url(), "external", "");
     let mut gateway = Gateway::start_with(&database, "", store, &routes).await;
     let request = Request::post("/order", "{}").key("key-1").header("content-type", "application/json");

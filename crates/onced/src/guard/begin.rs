@@ -34,6 +34,10 @@ impl Error {
         matches!(self, Self::Store(error) if error.kind() == StoreErrorKind::Unavailable)
     }
 
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, Self::Store(error) if error.kind() == StoreErrorKind::Refused)
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         matches!(self, Self::Store(error) if error.kind() == StoreErrorKind::Lost)
     }
@@ -57,6 +61,14 @@ impl Outcome {
         match self {
             Self::Execute(_) => false,
             Self::Answer(answer) => matches!(answer.decision, Decision::Replay | Decision::Mismatch),
+        }
+    }
+
+    /// Whether nothing has to be taken for it.
+    pub(super) fn takes_nothing(&self) -> bool {
+        match self {
+            Self::Execute(_) => false,
+            Self::Answer(answer) => !matches!(answer.decision, Decision::Execute(_) | Decision::GiveUp),
         }
     }
 
@@ -138,8 +150,8 @@ pub(super) async fn begin<K: Keys>(
     request: &Request,
     claim: &Claim,
     memory: &mut Memory,
+    mut look_first: bool,
 ) -> Result<Outcome, Error> {
-    let mut look_first = keys.reads_first();
     for _ in 0..ROUNDS {
         let mut lock = Lock::Got;
         if !look_first {
@@ -161,6 +173,12 @@ pub(super) async fn begin<K: Keys>(
         look_first = true;
         if let Some(outcome) = recognise(&seen, claim, memory) {
             return Ok(outcome);
+        }
+        if lock == Lock::Missed && keys.a_read_decides() {
+            let outcome = of_what_was_seen(request, &seen)?;
+            if outcome.takes_nothing() {
+                return Ok(outcome);
+            }
         }
         let outcome = decide(request, &found(&seen, lock), Some(&seen))?;
         let Outcome::Answer(answer) = &outcome else { return Ok(outcome) };

@@ -228,8 +228,13 @@ impl<S: Store> Guard<S> {
         // The clock of the lease starts before the claim is sent.
         let mut asked_at = Instant::now();
         let outcome = loop {
-            match begin::begin(&mut keys, request, &claim, &mut memory).await {
+            match begin::begin(&mut keys, request, &claim, &mut memory, false).await {
                 Ok(outcome) => break outcome,
+                // A ledger that takes no writes may still say what has been.
+                Err(error) if error.is_refused() => match begin::look(&mut keys, request).await {
+                    Ok(Some((_, outcome))) if outcome.stands_whoever_has_the_lock() => break outcome,
+                    _ => return Err(describe(request, error)),
+                },
                 // It may have been committed, so the clock runs on: ask again, and recognise our own token.
                 Err(error) if error.is_lost() || lost > 0 && error.is_unavailable() => {
                     lost += 1;
@@ -261,7 +266,7 @@ impl<S: Store> Guard<S> {
         }
         // An error is for the claim to meet.
         let (seen, outcome) = begin::look(keys, request).await.ok()??;
-        if !outcome.stands_whoever_has_the_lock() {
+        if !(outcome.stands_whoever_has_the_lock() || keys.a_read_decides() && outcome.takes_nothing()) {
             return None;
         }
         if outcome.is_replay() {
@@ -340,7 +345,9 @@ impl<S: Store + Transactional> Guard<S> {
     pub async fn begin_tx(&self, tx: &mut S::Tx, request: &Request) -> Result<Begun<TxPermit>, GuardError> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
-        let begun = begin::begin(&mut self.store.within(tx), request, &claim, &mut memory).await;
+        let mut keys = self.store.within(tx);
+        let look_first = keys.a_read_decides();
+        let begun = begin::begin(&mut keys, request, &claim, &mut memory, look_first).await;
         let outcome = begun.map_err(|error| describe(request, error))?;
         Ok(self.hand_out(request, &claim, outcome, Instant::now(), |owned| TxPermit::new(claim.clone(), owned)).await)
     }

@@ -80,8 +80,8 @@ impl AnyStore {
 }
 
 impl Keys for AnyStore {
-    fn reads_first(&self) -> bool {
-        each!(self, store => store.reads_first())
+    fn a_read_decides(&self) -> bool {
+        each!(self, store => store.a_read_decides())
     }
 
     fn epoch(&self) -> u64 {

@@ -114,8 +114,9 @@ pub struct Moved {
 
 /// The records of a backend, either each call in a transaction of its own, or all in the caller's.
 pub trait Keys: Send {
-    /// Whether reading is so much cheaper than claiming that it comes first. A matter of speed only.
-    fn reads_first(&self) -> bool;
+    /// Whether what needs no taking may be answered from a read, without having asked for the claim lock. Where there is
+    /// one writer for all, nobody can be told that the lock was missed.
+    fn a_read_decides(&self) -> bool;
 
     /// Another number each time a connection to the database has been opened: what was read before may have come from
     /// another server. Always the same where there is no other database to meet.

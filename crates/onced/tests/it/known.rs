@@ -1,7 +1,10 @@
 //! Keys that a guard has met before: a replay of one is a read, or none where the guard keeps outcomes, and every other
-//! answer comes from a claim as ever. What a read saves is shown on PostgreSQL alone: on SQLite reading comes first anyway.
+//! answer comes from a claim as ever. What a read saves is shown on PostgreSQL, where a lock can keep claims
+//! out and let reads in.
 
-use onced::guard::Begun;
+use onced::guard::{Begun, Guard};
+use onced::store::StoreOptions;
+use onced::store::deliveries::LogDeliveries;
 use onced::store::keys::{Keys, Transactional};
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
@@ -59,7 +62,9 @@ async fn a_known_key_under_a_rivals_lock_is_in_progress() {
 async fn a_kept_outcome_is_replayed_from_memory<S: Tested>() {
     let mut bench = Bench::<S>::new().await;
     let (plain, key) = (bench.guard.clone(), fresh_key());
-    bench.guard = plain.clone().keeping_outcomes(1 << 20);
+    // Each connection that is opened ends the memory of what was read before: there is one, from the start on.
+    let store = bench.another_store(&StoreOptions { max_connections: 1, ..StoreOptions::default() }).await;
+    bench.guard = Guard::new(store, LogDeliveries::Off).keeping_outcomes(1 << 20);
     let permit = executes(bench.guard.begin(&delivery(&key)).await.unwrap());
     permit.complete(StoredResponse::bare(201)).await.unwrap();
     let replays = async |what: &str| {
@@ -103,4 +108,39 @@ async fn outcomes_are_forgotten_once_a_connection_is_opened() {
     }
     drop(held);
     assert_eq!(executes(guard.begin(&delivery(&key)).await.unwrap()).attempt(), 1);
+}
+
+/// A ledger that refuses every claim may still say what has been; a key that it does not hold is nobody's to execute.
+async fn a_finished_key_is_replayed_where_no_claim_is_taken<S: Tested>(refuse: &[&str]) {
+    let bench = Bench::<S>::new().await;
+    let key = fresh_key();
+    let permit = executes(bench.guard.begin(&delivery(&key)).await.unwrap());
+    permit.complete(StoredResponse::bare(201)).await.unwrap();
+    for statement in refuse {
+        bench.execute(statement).await;
+    }
+    let stranger = Guard::new(bench.store.clone(), LogDeliveries::Off);
+    let begun = stranger.begin(&delivery(&key)).await.unwrap();
+    assert!(matches!(&begun, Begun::Replay { response, .. } if response.code == 201), "{begun:?}");
+    let mut foreign = delivery(&key);
+    foreign.fingerprint = Fingerprint::new(RequestParts::default(), BodyRecipe::All);
+    let stranger = Guard::new(bench.store.clone(), LogDeliveries::Off);
+    let begun = stranger.begin(&foreign).await.unwrap();
+    assert!(matches!(begun, Begun::Mismatch { .. }), "{begun:?}");
+    assert!(stranger.begin(&delivery(&fresh_key())).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_key_is_replayed_where_no_claim_is_taken_on_sqlite() {
+    let refuse = "CREATE TRIGGER shut BEFORE INSERT ON onced_idempotency_keys BEGIN SELECT RAISE(ABORT, 'shut'); END";
+    a_finished_key_is_replayed_where_no_claim_is_taken::<SqliteStore>(&[refuse]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_key_is_replayed_where_no_claim_is_taken_on_postgres() {
+    let refuse = [
+        "CREATE FUNCTION shut() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''shut''; END'",
+        "CREATE TRIGGER shut BEFORE INSERT ON onced.idempotency_keys EXECUTE FUNCTION shut()",
+    ];
+    a_finished_key_is_replayed_where_no_claim_is_taken::<PgStore>(&refuse).await;
 }

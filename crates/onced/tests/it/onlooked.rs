@@ -21,9 +21,6 @@ pub(crate) enum Statement {
 
 /// Who looks on.
 pub(crate) trait Onlooker: Clone + Send + Sync + 'static {
-    /// Whether a record is claimed before it is read, whatever the store would do.
-    const CLAIMS_FIRST: bool;
-
     /// That statement comes next.
     fn before(&self, statement: Statement) -> impl Future<Output = ()> + Send;
 
@@ -39,8 +36,8 @@ pub(crate) struct Onlooked<S, O> {
 }
 
 impl<S: Tested, O: Onlooker> Keys for Onlooked<S, O> {
-    fn reads_first(&self) -> bool {
-        !O::CLAIMS_FIRST && self.store.reads_first()
+    fn a_read_decides(&self) -> bool {
+        self.store.a_read_decides()
     }
 
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {

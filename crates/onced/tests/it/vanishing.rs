@@ -25,8 +25,6 @@ struct Deleter {
 
 impl Onlooker for Deleter {
     /// So that the claim runs into the record.
-    const CLAIMS_FIRST: bool = true;
-
     async fn before(&self, statement: Statement) {
         let is_due = {
             let mut before = self.before.lock().unwrap();

@@ -25,8 +25,6 @@ const LONG: Duration = Duration::from_secs(3600);
 struct Looks(Arc<watch::Sender<u32>>);
 
 impl Onlooker for Looks {
-    const CLAIMS_FIRST: bool = false;
-
     async fn before(&self, _: Statement) {}
 
     fn after_find(&self) {

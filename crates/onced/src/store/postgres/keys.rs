@@ -35,8 +35,8 @@ pub(super) enum Place {
 }
 
 impl Keys for PgKeys<'_> {
-    // A claim is one statement, so the new key, which is the common one, pays nothing for the known one.
-    fn reads_first(&self) -> bool {
+    // The claim lock says whether a rival's transaction is open.
+    fn a_read_decides(&self) -> bool {
         false
     }
 
@@ -176,7 +176,7 @@ fn attempt(number: u32) -> i32 {
 
 /// Each call on a connection of its own, committed when it returns.
 impl Keys for PgStore {
-    fn reads_first(&self) -> bool {
+    fn a_read_decides(&self) -> bool {
         false
     }
 

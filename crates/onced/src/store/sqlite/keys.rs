@@ -61,8 +61,8 @@ pub(super) enum Place {
 }
 
 impl Keys for SqliteKeys<'_> {
-    // A read needs no lock.
-    fn reads_first(&self) -> bool {
+    // Whoever reads sees all that has been committed, and a rival's open transaction cannot be asked about.
+    fn a_read_decides(&self) -> bool {
         true
     }
 
@@ -235,7 +235,7 @@ fn next_status(claim: &Claim, basis: &Basis) -> &'static str {
 
 /// Reads on connections of their own; writes through the writer, committed when they return.
 impl Keys for SqliteStore {
-    fn reads_first(&self) -> bool {
+    fn a_read_decides(&self) -> bool {
         true
     }
 
