@@ -14,6 +14,7 @@ pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
 pub(crate) const DEFAULT_SCOPE: &str = "http";
 
 pub(crate) const MAX_CLIENTS: u32 = 1000;
+pub(crate) const MAX_PASSED: u32 = 1000;
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -97,10 +97,14 @@ fn read_clients(section: Option<&Section<'_>>) -> ClientsConfig {
     }
     let layers = Layers { own: section, defaults: None };
     let time = |name, default| layers.read(name, default, |entry| entry.duration(Duration::from_millis(1))).value;
-    let most = layers.read("max_connections", d::MAX_CLIENTS, |entry| entry.number(1..=1_000_000)).value;
+    let number = |name, default| {
+        let most = layers.read(name, default, |entry| entry.number(1..=1_000_000)).value;
+        usize::try_from(most).unwrap_or(usize::MAX)
+    };
     let head = layers.read("max_head_bytes", d::MAX_HEAD_BYTES, |entry| entry.bytes(8 << 10..=1 << 20)).value;
     ClientsConfig {
-        max_connections: usize::try_from(most).unwrap_or(usize::MAX),
+        max_connections: number("max_connections", d::MAX_CLIENTS),
+        max_passed: number("max_passed", d::MAX_PASSED),
         head_timeout: time("head_timeout", d::HEAD_TIMEOUT),
         body_timeout: time("body_timeout", d::BODY_TIMEOUT),
         write_timeout: time("write_timeout", d::WRITE_TIMEOUT),

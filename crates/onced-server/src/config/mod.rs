@@ -79,6 +79,8 @@ pub(crate) struct Config {
 pub(crate) struct ClientsConfig {
     /// How many are connected at most; others wait.
     pub(crate) max_connections: usize,
+    /// How many requests pass unguarded at once; others wait.
+    pub(crate) max_passed: usize,
     /// How long a connection may be without a request: none comes, or its head does not end.
     pub(crate) head_timeout: Duration,
     /// How long the body of a request with a key may take.

@@ -147,6 +147,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Top, "own_prefix", Word(d::OWN_PREFIX), "Where the gateway's own endpoints live."),
     setting(Top, "shutdown_grace", Time(d::SHUTDOWN_GRACE), "How long running requests may take to finish once the gateway is told to stop."),
     setting(Clients, "max_connections", Number(d::MAX_CLIENTS), "How many clients are connected at most; others wait until one leaves. Each takes up to two of the process's open files. As many requests with a key are read or executed at once, also of clients that have hung up."),
+    setting(Clients, "max_passed", Number(d::MAX_PASSED), "How many requests pass unguarded at once (safe methods, and whatever has no key), until their answers have ended, upgraded connections until they have; others wait for `body_timeout` at most and then get 503."),
     setting(Clients, "head_timeout", Time(d::HEAD_TIMEOUT), "How long a connection may be without a request: none comes, or its head does not end. After that it is closed."),
     setting(Clients, "body_timeout", Time(d::BODY_TIMEOUT), "How long the body of a request with a key may take to arrive; after that the answer is 408."),
     setting(Clients, "write_timeout", Time(d::WRITE_TIMEOUT), "How long a client may take nothing of what is sent to it; after that its connection is closed."),

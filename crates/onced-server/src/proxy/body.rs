@@ -1,10 +1,12 @@
 //! Bodies: read whole within a bound, given back whole or as they come.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
-use http_body::{Body, Frame};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use hyper::body::Incoming;
@@ -27,6 +29,33 @@ where
     B::Error: Into<BodyError>,
 {
     body.map_err(Into::into).boxed_unsync()
+}
+
+/// A body that holds something until it is gone, whether it was taken or not.
+pub(super) fn holding<T: Send + Unpin + 'static>(body: AnyBody, held: T) -> AnyBody {
+    Holding { body, _held: held }.boxed_unsync()
+}
+
+struct Holding<T> {
+    body: AnyBody,
+    _held: T,
+}
+
+impl<T: Unpin> Body for Holding<T> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// What has been read of a body.

@@ -37,6 +37,7 @@ use self::body::Read;
 pub(crate) use self::body::{AnyBody, BodyError, whole};
 use self::caller::{Limits, SharedKeys};
 use self::cors::Cors;
+use self::passing::Passing;
 use self::prepare::{Prepared, prepare};
 use self::transport::{Target, Targets};
 use crate::config::{Config, Match, Route};
@@ -59,6 +60,7 @@ pub(crate) struct Gateway {
     places: Arc<Semaphore>,
     /// One for each of them that may wait for another's outcome: half, so that there is room for others.
     waiting: Semaphore,
+    passing: Passing,
     running: TaskTracker,
     stopping: CancellationToken,
     unprotected: AtomicU64,
@@ -86,7 +88,21 @@ impl Gateway {
         let (shared_keys, stopping) = (SharedKeys::default(), CancellationToken::new());
         let most = config.clients.max_connections;
         let (places, waiting) = (Arc::new(Semaphore::new(most)), Semaphore::new(most.div_ceil(2)));
-        Ok(Self { config, guard, targets, limits, cors, shared_keys, places, waiting, running, stopping, unprotected })
+        let passing = Passing::new(&config);
+        Ok(Self {
+            config,
+            guard,
+            targets,
+            limits,
+            cors,
+            shared_keys,
+            places,
+            waiting,
+            passing,
+            running,
+            stopping,
+            unprotected,
+        })
     }
 
     pub(crate) fn guard(&self) -> &Guard<AnyStore> {
@@ -120,7 +136,7 @@ impl Gateway {
         // Every route has one.
         let Some(target) = self.targets.of(route) else { return self.no_route() };
         if is_safe(request.method()) || !route.is_keyed() {
-            return passing::pass(target, route, request).await;
+            return self.passing.pass(target, route, request).await;
         }
         let received_at = Instant::now();
         let (parts, mut body) = request.into_parts();
@@ -129,8 +145,8 @@ impl Gateway {
             Ok(found) => found,
             Err((problem, scope)) => {
                 if route.observe && !read.is_broken {
-                    return observe::pass_refused(target, route, &problem, parts, body::resumed(read.bytes, body))
-                        .await;
+                    let rest = body::resumed(read.bytes, body);
+                    return observe::pass_refused(&self.passing, target, route, &problem, parts, rest).await;
                 }
                 return self.refuse(&problem, Some(&subject_of(&scope, None)), &route.lease);
             }
@@ -139,7 +155,8 @@ impl Gateway {
             Prepared::Keyed(key, fingerprint) => (key, fingerprint),
             Prepared::Pass => {
                 self.note_unprotected(route);
-                return passing::pass_whole(target, route, parts, read.bytes).await;
+                drop(place);
+                return self.passing.pass_whole(target, route, parts, read.bytes).await;
             }
         };
         let delivery = Delivery {
@@ -255,7 +272,7 @@ impl Gateway {
             }
         };
         let (response, word) = match route.observe {
-            true => (observe::pass_on(target, &delivery).await, format!("observed: {word}")),
+            true => (observe::pass_on(&self.passing, target, &delivery).await, format!("observed: {word}")),
             false => (response.map(whole), word.to_owned()),
         };
         self.guard.answered(about.delivery, response.status().as_u16()).await;

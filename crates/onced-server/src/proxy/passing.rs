@@ -1,67 +1,107 @@
 //! What is not guarded: safe methods, routes without keys, and requests without a key where the route lets them pass.
 //! Streamed through in both directions; no record is read or made.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use onced::http::headers;
 use onced::http::respond::{self, Problem, Subject};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::body::{AnyBody, any, whole};
+use super::body::{AnyBody, any, holding, whole};
 use super::transport::{Answer, Reuse, SendError, Target};
 use super::upgrade::{self, Asked};
 use super::upstream::head;
 use super::{Incoming, Outgoing, is_safe};
-use crate::config::Route;
+use crate::config::{ClientsConfig, Config, Route};
 use onced_core::failure::Effect;
 
-/// Passes a request on as it comes in.
-pub(super) async fn pass(target: &Target, route: &Route, mut request: Incoming) -> Outgoing {
-    let asked = upgrade::asked(&mut request);
-    let (parts, body) = request.into_parts();
-    forward(target, route, parts, any(body), asked).await
+/// Passes requests on, so many at a time: each takes a place, until its answer has ended.
+pub(super) struct Passing {
+    places: Arc<Semaphore>,
+    /// How long a request waits for its place.
+    patience: Duration,
+    tick: Duration,
 }
 
-/// Passes a request on of whose body a part may have been read.
-pub(super) async fn pass_body(target: &Target, route: &Route, parts: Parts, body: AnyBody) -> Outgoing {
-    forward(target, route, parts, body, None).await
-}
-
-/// Passes a request on whose body has been read.
-pub(super) async fn pass_whole(target: &Target, route: &Route, mut parts: Parts, body: Bytes) -> Outgoing {
-    parts.headers.remove(http::header::CONTENT_LENGTH);
-    forward(target, route, parts, whole(body), None).await
-}
-
-async fn forward(target: &Target, route: &Route, parts: Parts, body: AnyBody, asked: Option<Asked>) -> Outgoing {
-    let Some(mut request) = head(&route.upstream, &parts.method, &parts.uri, &parts.headers) else {
-        return failed(route, &Problem::NoRoute);
-    };
-    if let Some(asked) = &asked {
-        upgrade::ask(request.headers_mut(), asked);
+impl Passing {
+    pub(super) fn new(config: &Config) -> Self {
+        let ClientsConfig { max_passed, body_timeout, .. } = config.clients;
+        Self { places: Arc::new(Semaphore::new(max_passed)), patience: body_timeout, tick: config.tick }
     }
-    let sending = send(target, route, request.map(|()| body));
-    let failure = match tokio::time::timeout(route.upstream_timeout, sending).await {
-        Ok(Ok(mut answer)) => {
-            let upgraded = asked.and_then(|asked| upgrade::agreed(asked, &mut answer, &route.name));
-            let (mut parts, body) = answer.into_parts();
-            headers::strip_hop_by_hop(&mut parts.headers);
-            parts.headers.extend(upgraded.unwrap_or_default());
-            return Response::from_parts(parts, any(body));
+
+    /// Passes a request on as it comes in.
+    pub(super) async fn pass(&self, target: &Target, route: &Route, mut request: Incoming) -> Outgoing {
+        let asked = upgrade::asked(&mut request);
+        let (parts, body) = request.into_parts();
+        self.forward(target, route, parts, any(body), asked).await
+    }
+
+    /// Passes a request on of whose body a part may have been read.
+    pub(super) async fn pass_body(&self, target: &Target, route: &Route, parts: Parts, body: AnyBody) -> Outgoing {
+        self.forward(target, route, parts, body, None).await
+    }
+
+    /// Passes a request on whose body has been read.
+    pub(super) async fn pass_whole(&self, target: &Target, route: &Route, mut parts: Parts, body: Bytes) -> Outgoing {
+        parts.headers.remove(http::header::CONTENT_LENGTH);
+        self.forward(target, route, parts, whole(body), None).await
+    }
+
+    async fn forward(
+        &self,
+        target: &Target,
+        route: &Route,
+        parts: Parts,
+        body: AnyBody,
+        asked: Option<Asked>,
+    ) -> Outgoing {
+        // It is never closed.
+        let Ok(Ok(place)) = tokio::time::timeout(self.patience, self.places.clone().acquire_owned()).await else {
+            tracing::warn!(target: "onced::pass", scope = %route.name, "as many requests pass unguarded as may be");
+            return failed(route, &Problem::Busy { retry_after: self.tick });
+        };
+        let Some(mut request) = head(&route.upstream, &parts.method, &parts.uri, &parts.headers) else {
+            return failed(route, &Problem::NoRoute);
+        };
+        if let Some(asked) = &asked {
+            upgrade::ask(request.headers_mut(), asked);
         }
-        Ok(Err(failure)) => failure,
-        Err(_) => Failure::Lost("no answer within the upstream's timeout".to_owned()),
-    };
-    match failure {
-        Failure::NotReached(why) => {
-            tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was not reached");
-            failed(route, &Problem::UpstreamUnreachable { retry_after: route.lease.tick })
-        }
-        Failure::Lost(why) => {
-            tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was lost");
-            failed(route, &Problem::OutcomeLost { retry_after: route.lease.tick })
+        let sending = send(target, route, request.map(|()| body));
+        let failure = match tokio::time::timeout(route.upstream_timeout, sending).await {
+            Ok(Ok(answer)) => return answered(answer, route, asked, place),
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::Lost("no answer within the upstream's timeout".to_owned()),
+        };
+        match failure {
+            Failure::NotReached(why) => {
+                tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was not reached");
+                failed(route, &Problem::UpstreamUnreachable { retry_after: route.lease.tick })
+            }
+            Failure::Lost(why) => {
+                tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was lost");
+                failed(route, &Problem::OutcomeLost { retry_after: route.lease.tick })
+            }
         }
     }
+}
+
+/// The upstream's answer, which holds its place until its body is gone, or until what it has become has ended.
+fn answered(
+    mut answer: Response<Answer>,
+    route: &Route,
+    asked: Option<Asked>,
+    place: OwnedSemaphorePermit,
+) -> Outgoing {
+    let place = Arc::new(place);
+    let upgraded = asked.and_then(|asked| upgrade::agreed(asked, &mut answer, &route.name, place.clone()));
+    let (mut parts, body) = answer.into_parts();
+    headers::strip_hop_by_hop(&mut parts.headers);
+    parts.headers.extend(upgraded.unwrap_or_default());
+    Response::from_parts(parts, holding(any(body), place))
 }
 
 enum Failure {

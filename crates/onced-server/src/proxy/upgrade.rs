@@ -1,10 +1,13 @@
 //! Connections that become something else, WebSockets most of all: passed on by `GET` alone, unguarded, and said so.
 
+use std::sync::Arc;
+
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use onced_core::key::Scope;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::server::Place;
 
@@ -48,8 +51,13 @@ pub(super) fn ask(headers: &mut HeaderMap, asked: &Asked) {
 }
 
 /// Where the upstream agrees, bytes are passed in both directions from here on, until one side ends. To be called
-/// before the answer's hop-by-hop headers are taken out; they are put back here.
-pub(super) fn agreed<B>(asked: Asked, answer: &mut Response<B>, scope: &Scope) -> Option<HeaderMap> {
+/// before the answer's hop-by-hop headers are taken out; they are put back here. Until then `passed` is held, too.
+pub(super) fn agreed<B>(
+    asked: Asked,
+    answer: &mut Response<B>,
+    scope: &Scope,
+    passed: Arc<OwnedSemaphorePermit>,
+) -> Option<HeaderMap> {
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return None;
     }
@@ -59,7 +67,7 @@ pub(super) fn agreed<B>(asked: Asked, answer: &mut Response<B>, scope: &Scope) -
     let (client, upstream, scope) = (asked.client, hyper::upgrade::on(answer), scope.clone());
     tracing::info!(target: "onced::pass", %scope, "upgraded: what passes from here on is unguarded");
     tokio::spawn(async move {
-        let _place = asked.place;
+        let _places = (asked.place, passed);
         if let Ok((client, upstream)) = tokio::try_join!(client, upstream) {
             pass(client, upstream).await;
         }

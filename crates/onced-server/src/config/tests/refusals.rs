@@ -45,6 +45,7 @@ fn at_the_top() {
             ("shutdown_grace = \"30\"", "2:1", "write a number and a unit"),
             ("shutdown_grace = \"99years\"", "2:1", "is too long; write at most"),
             ("[clients]\nmax_connections = 0", "3:1", "is not a whole number from 1 to"),
+            ("[clients]\nmax_passed = 0", "3:1", "is not a whole number from 1 to"),
             ("[clients]\nhead_timeout = \"0s\"", "3:1", "is too short; write at least"),
             ("[clients]\nmax_head_bytes = \"1KiB\"", "3:1", "8KiB"),
             ("lisen = \"\"", "2:1", "has no setting `lisen`; did you mean `listen`?"),

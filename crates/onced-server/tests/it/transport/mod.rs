@@ -7,6 +7,7 @@ mod h2_client;
 mod http2;
 mod kept_connections;
 mod passed_on;
+mod passed_places;
 mod raw_client;
 mod slow_clients;
 mod slow_readers;
