@@ -55,8 +55,8 @@ pub(crate) struct Gateway {
     limits: Limits,
     cors: Cors,
     shared_keys: SharedKeys,
-    /// One for each request with a key that is read or executed. An execution outlives its client, so that the number of
-    /// clients does not bound it.
+    /// One for each request with a key that is read, executed or answered. An execution outlives its client, and a client
+    /// of HTTP/2 can leave many answers unread, so that the number of clients does not bound it.
     places: Arc<Semaphore>,
     /// One for each of them that may wait for another's outcome: half, so that there is room for others.
     waiting: Semaphore,
@@ -175,12 +175,15 @@ impl Gateway {
         let (answer, answered) = oneshot::channel();
         let gateway = self.clone();
         let target = target.clone();
+        // Whoever reads slowly holds a place for the answer, and whoever has hung up one for the execution.
+        let place = Arc::new(place);
+        let of_answer = place.clone();
         self.running.spawn(async move {
             let _place = place;
             gateway.deliver(delivery, fingerprint, &target, answer).await;
         });
         match answered.await {
-            Ok(response) => response,
+            Ok(response) => response.map(|body| body::holding(body, of_answer)),
             // The task panicked: the record stays as it is, and nobody is told more than that.
             Err(_) => self.refuse(&Problem::StoreUnavailable, Some(&subject), &lease),
         }

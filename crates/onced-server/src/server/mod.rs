@@ -1,5 +1,6 @@
 //! Takes connections: HTTP/1.1 and HTTP/2, so many at a time, and none that sends or reads too slowly.
 
+mod streams;
 mod under_way;
 
 use std::convert::Infallible;
@@ -10,13 +11,14 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_io_timeout::TimeoutWriter;
 use tokio_util::task::TaskTracker;
 
+use self::streams::Streams;
 use self::under_way::{UnderWay, Watched};
 use crate::config::ClientsConfig;
 use crate::proxy::AnyBody;
@@ -97,25 +99,23 @@ async fn connection<H: Handler>(
     let service = service_fn(|mut request: Request<Incoming>| {
         let counted = under_way.enter();
         request.extensions_mut().insert(place.clone());
-        let (handler, version) = (handler.clone(), request.version());
+        let handler = handler.clone();
         async move {
             let response = handler.answer(request).await;
-            Ok::<_, Infallible>(response.map(|body| counted.until_the_end_of(body, version)))
+            Ok::<_, Infallible>(response.map(|body| counted.until_the_end_of(body, streams::pace())))
         }
     });
-    let builder = builder(&clients);
+    let builder = builder(&clients, Streams::new(under_way.clone(), clients.write_timeout));
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(Box::pin(stream)), service));
     // How a connection ends is its client's concern alone.
     tokio::select! {
         _ = connection.as_mut() => return,
-        () = under_way.unread_for(clients.write_timeout) => return,
         () = under_way.idle_for(clients.head_timeout) => {}
         () = told(&mut stop) => {}
     }
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         _ = connection => {}
-        () = under_way.unread_for(clients.write_timeout) => {}
         () = under_way.idle_for(GOODBYE) => {}
     }
 }
@@ -125,8 +125,8 @@ async fn told(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-fn builder(clients: &ClientsConfig) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+fn builder(clients: &ClientsConfig, streams: Streams) -> auto::Builder<Streams> {
+    let mut builder = auto::Builder::new(streams);
     // The time for a head is kept here, from the first byte of a connection on.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(clients.max_head_bytes);
     builder

@@ -1,20 +1,20 @@
 //! What is under way on a client's connection: its requests, from their heads to the ends of their answers, and
-//! whether it takes what is sent to it.
+//! whether it takes what is sent to it, as a whole.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::streams::Pace;
 use crate::proxy::{AnyBody, BodyError};
 
 /// Over HTTP/2 an answer goes out in pieces of this size, so that it is under way until nearly all of it is taken.
@@ -27,15 +27,14 @@ struct State {
     requests: usize,
     /// The client's side takes no bytes at the moment.
     is_blocked: bool,
-    /// Answers over HTTP/2 of which a piece waits to be taken: their reader opens a window for each.
-    waiting: usize,
-    /// When something was taken last.
-    moved_at: Instant,
+    /// How long it took bytes before it was blocked last, and since when it does again.
+    open_before: Duration,
+    open_since: Instant,
 }
 
 impl UnderWay {
     pub(super) fn new() -> Arc<Self> {
-        let state = State { requests: 0, is_blocked: false, waiting: 0, moved_at: Instant::now() };
+        let state = State { requests: 0, is_blocked: false, open_before: Duration::ZERO, open_since: Instant::now() };
         Arc::new(Self(watch::Sender::new(state)))
     }
 
@@ -59,37 +58,22 @@ impl UnderWay {
         }
     }
 
-    /// Returns once for so long a client of HTTP/2 has taken nothing of any answer, although its side takes bytes.
-    pub(super) async fn unread_for(&self, limit: Duration) {
-        loop {
-            let now = Instant::now();
-            let since = {
-                let state = self.0.borrow();
-                if state.waiting > 0 && !state.is_blocked { state.moved_at } else { now }
-            };
-            if now.duration_since(since) >= limit {
-                return;
-            }
-            tokio::time::sleep_until(since + limit).await;
-        }
+    /// For how long in all the client's side has taken bytes. An answer that waits meanwhile has a reader who does not ask
+    /// for it; one that waits while nothing goes out may only have many others before it.
+    pub(super) fn time_open(&self) -> Duration {
+        let state = self.0.borrow();
+        state.open_before + if state.is_blocked { Duration::ZERO } else { state.open_since.elapsed() }
     }
 
     fn set_blocked(&self, is_blocked: bool) {
         self.0.send_if_modified(|state| {
             let was_blocked = std::mem::replace(&mut state.is_blocked, is_blocked);
-            if was_blocked != is_blocked {
-                state.moved_at = Instant::now();
+            match (was_blocked, is_blocked) {
+                (false, true) => state.open_before += state.open_since.elapsed(),
+                (true, false) => state.open_since = Instant::now(),
+                (false, false) | (true, true) => {}
             }
             was_blocked != is_blocked
-        });
-    }
-
-    /// Nobody waits for this: whoever looks, looks at times.
-    fn note(&self, change: impl FnOnce(&mut State)) {
-        self.0.send_if_modified(|state| {
-            change(state);
-            state.moved_at = Instant::now();
-            false
         });
     }
 }
@@ -99,9 +83,8 @@ pub(super) struct Counted(Arc<UnderWay>);
 
 impl Counted {
     /// The request's answer, which ends with its body.
-    pub(super) fn until_the_end_of(self, body: AnyBody, version: Version) -> AnswerBody {
-        let is_paced = version == Version::HTTP_2;
-        AnswerBody { body, rest: Bytes::new(), is_paced, is_waiting: false, counted: self }
+    pub(super) fn until_the_end_of(self, body: AnyBody, pace: Option<Arc<Pace>>) -> AnswerBody {
+        AnswerBody { body, rest: Bytes::new(), pace, _counted: self }
     }
 }
 
@@ -117,25 +100,8 @@ pub(super) struct AnswerBody {
     /// What is left of a piece that was too large.
     rest: Bytes,
     /// Over HTTP/1 the connection as a whole says whether the client reads.
-    is_paced: bool,
-    is_waiting: bool,
-    counted: Counted,
-}
-
-impl AnswerBody {
-    fn hand_over(&mut self, mut data: Bytes) -> Frame<Bytes> {
-        self.rest = data.split_off(data.len().min(PIECE));
-        self.is_waiting = true;
-        self.counted.0.note(|state| state.waiting += 1);
-        Frame::data(data)
-    }
-
-    /// The piece before has been taken: nobody asks for the next one earlier.
-    fn taken(&mut self) {
-        if std::mem::take(&mut self.is_waiting) {
-            self.counted.0.note(|state| state.waiting -= 1);
-        }
-    }
+    pace: Option<Arc<Pace>>,
+    _counted: Counted,
 }
 
 impl Body for AnswerBody {
@@ -143,18 +109,22 @@ impl Body for AnswerBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if !self.is_paced {
-            return Pin::new(&mut self.body).poll_frame(cx);
+        let Self { body, rest, pace, .. } = &mut *self;
+        let Some(pace) = pace else { return Pin::new(body).poll_frame(cx) };
+        // The piece before has been taken: nobody asks for the next one earlier.
+        pace.is_taken();
+        let mut data = std::mem::take(rest);
+        if data.is_empty() {
+            data = match ready!(Pin::new(body).poll_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => data,
+                Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            };
         }
-        self.taken();
-        let rest = std::mem::take(&mut self.rest);
-        if !rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.hand_over(rest))));
-        }
-        Pin::new(&mut self.body).poll_frame(cx).map_ok(|frame| match frame.into_data() {
-            Ok(data) => self.hand_over(data),
-            Err(frame) => frame,
-        })
+        *rest = data.split_off(data.len().min(PIECE));
+        pace.waits();
+        Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -169,12 +139,6 @@ impl Body for AnswerBody {
             hint.set_upper(upper + rest);
         }
         hint
-    }
-}
-
-impl Drop for AnswerBody {
-    fn drop(&mut self) {
-        self.taken();
     }
 }
 

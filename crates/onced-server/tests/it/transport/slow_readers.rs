@@ -2,6 +2,7 @@
 //! little at a time gets everything.
 
 use bytes::Bytes;
+use http::Request;
 use http_body_util::BodyExt;
 use hyper::client::conn::http2::Builder;
 use hyper_util::rt::TokioExecutor;
@@ -11,7 +12,7 @@ use testkit::{Backend, Database};
 use super::app::App;
 use super::h2_client::{self, Client};
 use super::raw_client::Raw;
-use super::{post, records_at};
+use super::{any_database, post, records_at};
 use crate::fixture::{Gateway, LIMIT, route};
 
 /// More than all buffers on the way hold.
@@ -43,6 +44,13 @@ async fn narrow_h2(gateway: &Gateway) -> Client {
     Client::connect_with(gateway.address, &builder).await
 }
 
+/// One on which each answer is sent as far as it is asked for, and does not keep others back.
+async fn slow_streams(gateway: &Gateway) -> Client {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(65_535);
+    Client::connect_with(gateway.address, &builder).await
+}
+
 async fn nothing_is_read(backend: Backend) {
     let (database, app) = (Database::create(backend).await, App::answering(bytes(ENDLESS)).await);
     let gateway = start(&database, &app, "write_timeout = \"300ms\"").await;
@@ -57,8 +65,8 @@ async fn nothing_is_read(backend: Backend) {
     let client = narrow_h2(&gateway).await;
     let unread = client.open(h2_client::post("/pay", "h2")).await.unwrap();
     assert_eq!(unread.status(), 200);
-    tokio::time::timeout(LIMIT, client.ended).await.expect("its connection is closed").unwrap();
     gateway.process.wait_for_line(|line| ended(line) && line.contains("h2"), LIMIT).await;
+    assert!(unread.into_body().collect().await.is_err(), "it was given up in the middle");
     assert_eq!(records_at(&database, "completed").await, 2);
     assert_eq!(send(gateway.address, &post("/pay", "h2")).await.header("idempotent-replayed"), Some("true"));
     assert_eq!(app.count(), 2);
@@ -74,14 +82,17 @@ async fn who_takes_nothing_of_an_answer_is_given_up_postgres() {
     nothing_is_read(Backend::Postgres).await;
 }
 
+/// It takes a place until then, and no more than its own stream ends.
 async fn nothing_of_a_replay_is_read(backend: Backend) {
     let (database, app) = (Database::create(backend).await, App::answering(bytes(WHOLE)).await);
-    let gateway = start(&database, &app, "write_timeout = \"300ms\"\nhead_timeout = \"10min\"").await;
+    let clients = "max_connections = 1\nbody_timeout = \"10min\"\nwrite_timeout = \"300ms\"\nhead_timeout = \"10min\"";
+    let gateway = start(&database, &app, clients).await;
     assert!(send(gateway.address, &post("/pay", "k")).await.body == bytes(WHOLE));
-    let client = narrow_h2(&gateway).await;
-    let unread = client.open(h2_client::post("/pay", "k")).await;
-    tokio::time::timeout(LIMIT, client.ended).await.expect("its connection is closed").unwrap();
-    drop(unread);
+    let client = slow_streams(&gateway).await;
+    let unread = client.open(h2_client::post("/pay", "k")).await.unwrap();
+    // There is one place, for which this waits.
+    assert!(client.send(h2_client::post("/pay", "k2")).await.body == bytes(WHOLE));
+    assert!(unread.into_body().collect().await.is_err(), "it was given up in the middle");
 }
 
 #[tokio::test]
@@ -92,6 +103,30 @@ async fn who_takes_nothing_of_a_replay_is_given_up_sqlite() {
 #[tokio::test]
 async fn who_takes_nothing_of_a_replay_is_given_up_postgres() {
     nothing_of_a_replay_is_read(Backend::Postgres).await;
+}
+
+/// Whoever keeps a connection busy does not keep an answer on it that is not read.
+#[tokio::test]
+async fn who_takes_nothing_of_one_answer_loses_that_one_alone() {
+    let (database, app) = (any_database().await, App::answering(bytes(WHOLE)).await);
+    let clients = "max_passed = 1\nbody_timeout = \"10min\"\nwrite_timeout = \"300ms\"\nhead_timeout = \"10min\"";
+    let gateway = start(&database, &app, clients).await;
+    let client = slow_streams(&gateway).await;
+    let get = || Request::get("http://shop.example/pay").body("").unwrap();
+    let unread = client.open(get()).await.unwrap();
+    // It waits for the place of the first.
+    let waiting = tokio::spawn(client.send(get()));
+    let others = async {
+        for key in 0.. {
+            assert!(client.send(h2_client::post("/pay", &key.to_string())).await.body == bytes(WHOLE));
+            if waiting.is_finished() {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, others).await.expect("the first is given up within the limit");
+    assert!(waiting.await.unwrap().body == bytes(WHOLE));
+    assert!(unread.into_body().collect().await.is_err(), "it was given up in the middle");
 }
 
 /// The time for a head is not the time for reading an answer.
