@@ -1,4 +1,4 @@
-//! A ledger that is sick while the gateway runs, or when it starts: read-only, full, locked, silent, gone. What takes
+//! A ledger that is sick while the gateway runs, or when it starts: read-only, full, locked, silent, gone, replaced. What takes
 //! effect is counted in a database of the upstream's own, which stays well.
 //!
 //! The same two courses are taken through every illness. At the claim: the client is told to come again, nothing is
@@ -10,12 +10,16 @@ mod disk;
 mod full;
 mod locked;
 mod read_only;
+mod replaced;
 mod start;
 mod unreachable;
 
 use testkit::Database;
 
 use crate::case_store::LONG_LEASE;
+
+/// For as long the gateway tries to store an outcome that it knows, where its ledger cannot be reached.
+const SHORT_LEASE: &str = "lease = \"6s\"\n";
 
 /// A way in which a ledger can be sick.
 trait Illness: Sized {

@@ -3,12 +3,9 @@
 
 use testkit::{Backend, Database};
 
-use super::Illness;
 use super::course::{at_the_claim, before_the_outcome_is_stored};
+use super::{Illness, SHORT_LEASE};
 use crate::case_store::wire::Wire;
-
-/// For as long the gateway tries to store an outcome that it knows.
-const SHORT_LEASE: &str = "lease = \"6s\"\n";
 
 /// The wire in front of the server of a new database.
 async fn wired() -> (Wire, Database) {

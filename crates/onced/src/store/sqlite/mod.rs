@@ -3,6 +3,7 @@
 mod deliveries;
 mod error;
 mod health;
+mod identity;
 mod keys;
 mod row;
 mod sweep;
@@ -17,6 +18,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
 
+use self::identity::Watched;
 pub use self::keys::SqliteKeys;
 use self::writer::Writer;
 use super::health::SchemaVersion;
@@ -32,8 +34,14 @@ const MIGRATIONS_LIST: &str = "version BIGINT PRIMARY KEY, description TEXT NOT 
     execution_time BIGINT NOT NULL";
 
 /// The ledger in a SQLite file. Cloning shares the connections.
+///
+/// Where the path leads to another file than the one that was opened, or to none, nothing is committed and no
+/// transaction is opened: the error is of the kind `Unavailable`, until the file is back. It is looked at before each
+/// commit of the store's own, and where [`transaction`](Transactional::transaction) opens one; a file that is replaced
+/// later than that, or while a caller's transaction is open, is seen the next time.
 #[derive(Clone)]
 pub struct SqliteStore {
+    file: Watched,
     readers: SqlitePool,
     writer: Writer,
     /// For transactions that a caller shares: each gets a connection of its own.
@@ -61,11 +69,22 @@ impl SqliteStore {
             .busy_timeout(options.busy_timeout);
         let mut conn = connect.connect().await.map_err(cannot_open)?;
         check_durability(&mut conn, options.durability).await?;
-        // A connection is a thread of this process: it was alive when it came back, and still is.
-        let pool = || SqlitePoolOptions::new().acquire_timeout(options.acquire_timeout).test_before_acquire(false);
+        let (file, connect) = Watched::start(&mut conn, connect).await?;
+        let pool = || {
+            let file = file.clone();
+            let pool = SqlitePoolOptions::new().acquire_timeout(options.acquire_timeout);
+            // A connection is a thread of this process: it was alive when it came back, and still is.
+            pool.test_before_acquire(false).after_connect(move |conn, _| {
+                let file = file.clone();
+                Box::pin(async move {
+                    file.check_opened(conn).await.map_err(|error| sqlx::Error::Configuration(error.into()))
+                })
+            })
+        };
         let readers = pool().max_connections(options.max_connections).connect_lazy_with(connect.clone());
         let shared = pool().max_connections(options.max_connections).connect_lazy_with(connect.clone());
-        Ok(Self { readers, writer: Writer::start(conn, connect), shared })
+        let writer = Writer::start(conn, connect, file.clone());
+        Ok(Self { file, readers, writer, shared })
     }
 
     /// Brings the schema up to date. Several instances may do so at once: one works, the others wait for it.
@@ -122,10 +141,16 @@ impl SqliteStore {
     }
 
     async fn reader(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
+        // An open connection keeps to its file, and what it reads was true: only a new one is worth a look.
+        if let Some(idle) = self.readers.try_acquire() {
+            return Ok(idle);
+        }
+        self.file.check()?;
         self.readers.acquire().await.map_err(cannot_open)
     }
 
-    /// Connections to the same file with the same settings, for an application that shares them.
+    /// Connections to the same file with the same settings, for an application that shares them. Whether the file is
+    /// still in its place is looked at when one is opened, not for each transaction on it.
     pub fn pool(&self) -> &SqlitePool {
         &self.shared
     }
@@ -136,7 +161,13 @@ impl Transactional for SqliteStore {
     type InTx<'t> = SqliteKeys<'t>;
 
     async fn transaction(&self) -> Result<Self::Tx, StoreError> {
-        super::open_transaction(&self.shared, "BEGIN IMMEDIATE").await.map_err(|source| error::of(source, "begin"))
+        // So that no connection is opened to another file, and the caller learns why.
+        self.file.check()?;
+        let tx = super::open_transaction(&self.shared, "BEGIN IMMEDIATE").await;
+        let tx = tx.map_err(|source| error::of(source, "begin"))?;
+        // The write lock may have been long in coming.
+        self.file.check()?;
+        Ok(tx)
     }
 
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> SqliteKeys<'t> {

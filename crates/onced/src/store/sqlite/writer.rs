@@ -9,6 +9,7 @@ use sqlx::{ConnectOptions, Connection, Sqlite, SqliteConnection, Transaction};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error;
+use super::identity::Watched;
 use crate::store::{StoreError, StoreErrorKind};
 
 #[cfg(test)]
@@ -50,10 +51,11 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the writer on that connection, to be opened anew as `connect` says. It ends with the last handle.
-    pub(super) fn start(conn: SqliteConnection, connect: SqliteConnectOptions) -> Self {
+    /// Starts the writer on that connection to `file`, to be opened anew as `connect` says. It ends with the last
+    /// handle.
+    pub(super) fn start(conn: SqliteConnection, connect: SqliteConnectOptions, file: Watched) -> Self {
         let (jobs, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(run(conn, connect, queue));
+        tokio::spawn(run(conn, connect, file, queue));
         Self { jobs }
     }
 
@@ -118,31 +120,35 @@ impl Writer {
     }
 }
 
-async fn run(conn: SqliteConnection, connect: SqliteConnectOptions, mut queue: mpsc::Receiver<Job>) {
+async fn run(conn: SqliteConnection, connect: SqliteConnectOptions, file: Watched, mut queue: mpsc::Receiver<Job>) {
     let mut conn = Some(conn);
     let mut batch = Vec::with_capacity(SHARE);
     while queue.recv_many(&mut batch, SHARE).await > 0 {
         let jobs = std::mem::take(&mut batch);
         let opened = match conn.take() {
             Some(conn) => Ok(conn),
-            None => connect.connect().await,
+            None => open_anew(&connect, &file).await,
         };
         match opened {
             Ok(mut opened) => {
-                if let Usable::Yes = share_a_commit(&mut opened, jobs).await {
+                if let Usable::Yes = share_a_commit(&mut opened, &file, jobs).await {
                     conn = Some(opened);
                 }
             }
-            Err(source) => {
-                let error = error::of(source, "open the SQLite file");
-                fail_all(jobs.into_iter().map(|job| job.failed), StoreErrorKind::Unavailable, &error);
-            }
+            Err(error) => fail_all(jobs.into_iter().map(|job| job.failed), StoreErrorKind::Unavailable, &error),
         }
     }
     if let Some(conn) = conn {
         // Nobody is left to be told how closing went; the file is consistent in any case.
         let _ = conn.close().await;
     }
+}
+
+async fn open_anew(connect: &SqliteConnectOptions, file: &Watched) -> Result<SqliteConnection, StoreError> {
+    file.check()?;
+    let mut conn = connect.connect().await.map_err(|source| error::of(source, "open the SQLite file"))?;
+    file.check_opened(&mut conn).await?;
+    Ok(conn)
 }
 
 /// Whether a connection can be used on. After a full disk or an I/O error SQLite has rolled back by itself, and the
@@ -153,7 +159,7 @@ enum Usable {
     No,
 }
 
-async fn share_a_commit(conn: &mut SqliteConnection, jobs: Vec<Job>) -> Usable {
+async fn share_a_commit(conn: &mut SqliteConnection, file: &Watched, jobs: Vec<Job>) -> Usable {
     let mut tx = match conn.begin_with("BEGIN IMMEDIATE").await {
         Ok(tx) => tx,
         Err(source) => {
@@ -176,25 +182,32 @@ async fn share_a_commit(conn: &mut SqliteConnection, jobs: Vec<Job>) -> Usable {
             }
         }
     }
-    let (error, kind) = match broken {
-        None => match tx.commit().await {
+    let (error, usable) = match broken {
+        None => match commit(tx, file).await {
             Ok(()) => {
                 replies.into_iter().for_each(|reply| reply(Ok(())));
                 return Usable::Yes;
             }
-            Err(source) => {
-                let error = error::of(source, "commit");
-                let kind = error.kind();
-                (error, kind)
-            }
+            Err(failed) => failed,
         },
         // No commit was asked for: nothing of these was written, and what has gone wrong is another's. They may wait
         // for the store as if it could not be reached.
-        Some(source) => (error::of(source, "share a commit"), StoreErrorKind::Unavailable),
+        Some(source) => (error::of(source, "share a commit").with_kind(StoreErrorKind::Unavailable), Usable::No),
     };
-    fail_all(replies.into_iter().map(|reply| |error| reply(Err(error))), kind, &error);
-    fail_all(jobs.map(|job| job.failed), kind, &error);
-    Usable::No
+    fail_all(replies.into_iter().map(|reply| |error| reply(Err(error))), error.kind(), &error);
+    fail_all(jobs.map(|job| job.failed), error.kind(), &error);
+    usable
+}
+
+/// Commits, unless what is committed would be found by nobody. The file is looked at last, as near to the commit as can
+/// be. A connection to a file that is out of place is kept: the file may come back, and what was committed in it is
+/// there for as long as somebody has it open.
+async fn commit(tx: Transaction<'_, Sqlite>, file: &Watched) -> Result<(), (StoreError, Usable)> {
+    if let Err(error) = file.check() {
+        let usable = if tx.rollback().await.is_ok() { Usable::Yes } else { Usable::No };
+        return Err((error, usable));
+    }
+    tx.commit().await.map_err(|source| (error::of(source, "commit"), Usable::No))
 }
 
 /// Runs one unit, which stands or falls alone: `None` where it fell, an error where the whole transaction has.

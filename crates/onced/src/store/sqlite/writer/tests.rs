@@ -4,6 +4,7 @@
 #![allow(clippy::panic)]
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use onced_core::decision_table;
@@ -52,6 +53,13 @@ impl Bench {
         self.database.sql().text("SELECT name FROM rows ORDER BY name").await.into_iter().flatten().collect()
     }
 
+    fn move_away(&self) -> Away {
+        let from = PathBuf::from(self.database.url().trim_start_matches("sqlite:"));
+        let to = from.with_extension("away");
+        std::fs::rename(&from, &to).unwrap();
+        Away { from, to }
+    }
+
     /// How many commits the write-ahead log holds, by its file format: a commit's last frame says how large the
     /// database is after it.
     fn commits(&self) -> usize {
@@ -60,6 +68,21 @@ impl Bench {
         let page = u32::from_be_bytes(log[8..12].try_into().unwrap()) as usize;
         let frames = log[32..].chunks_exact(24 + page).filter(|frame| frame[8..16] == log[16..24]);
         frames.filter(|frame| frame[4..8] != [0; 4]).count()
+    }
+}
+
+/// Brings the file back, where none was made meanwhile.
+struct Away {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert!(!self.from.exists(), "another file was made");
+            std::fs::rename(&self.to, &self.from).unwrap();
+        }
     }
 }
 
@@ -100,6 +123,11 @@ async fn queue(store: &SqliteStore, sql: &str) -> JoinHandle<Answer> {
     });
     until_queued(store, before + 1).await;
     waiting
+}
+
+async fn queue_alone(store: &SqliteStore, sql: &str) -> Answer {
+    let sql = sql.to_owned();
+    store.writer.write("test", move |conn| Box::pin(async move { run_sql(conn, &sql).await })).await
 }
 
 async fn run_sql(conn: &mut SqliteConnection, sql: &str) -> Answer {
@@ -253,6 +281,43 @@ async fn after_a_rollback_of_sqlites_own_nobody_is_told_that_it_stands() {
         assert!(bench.rows().await.is_empty());
         writes_again(&bench).await;
     }
+}
+
+/// The file is looked at just before the commit: the lock, and the units, may have taken their time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_be_committed_in_a_file_that_was_moved_away_is_rolled_back() {
+    let bench = Bench::new().await;
+    let go = hold(&bench.store).await;
+    let all = [queue(&bench.store, &row("first")).await, queue(&bench.store, &row("last")).await];
+    let away = bench.move_away();
+    go.send(()).unwrap();
+    for one in all {
+        assert_moved_away(&one.await.unwrap());
+    }
+    drop(away);
+    assert!(bench.rows().await.is_empty());
+    writes_again(&bench).await;
+}
+
+/// Nor does a connection that is opened anew make a file of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_is_opened_anew_to_the_same_file_only() {
+    let bench = Bench::new().await;
+    let go = hold(&bench.store).await;
+    let given_up = queue(&bench.store, "INSERT INTO rows (name, parent) VALUES ('orphan', 7)").await;
+    go.send(()).unwrap();
+    given_up.await.unwrap().unwrap_err();
+    let away = bench.move_away();
+    let missed = queue_alone(&bench.store, &row("missed")).await;
+    assert_moved_away(&missed);
+    drop(away);
+    writes_again(&bench).await;
+}
+
+fn assert_moved_away(answer: &Answer) {
+    let error = answer.as_ref().unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    assert!(error.words().contains("moved away"), "{error}");
 }
 
 /// A claim and its line are one command, which has no savepoint of the driver's around it.
