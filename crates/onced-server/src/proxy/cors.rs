@@ -13,7 +13,7 @@ use onced::http::respond;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_http::cors::{AllowMethods, AllowOrigin, CorsLayer};
 
-use super::{Gateway, Incoming, Outgoing};
+use super::{Gateway, Incoming, Outgoing, host};
 use crate::config::{Config, KeySource, Match, Origins, PartSource, Route, Tool};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -46,6 +46,9 @@ impl Gateway {
     /// Answers one request, as its route wants it told to browsers. A preflight belongs to the route of the method that
     /// it asks for; where that has no CORS it passes to the upstream like any other OPTIONS.
     pub(crate) async fn handle(self: &Arc<Self>, request: Incoming) -> Outgoing {
+        if !host::is_said_once(&request) {
+            return self.host_invalid();
+        }
         let preflight = asked_for(&request);
         let method = preflight.as_ref().unwrap_or(request.method());
         let Some(rules) = self.cors.of(&self.config, method, request.uri().path()) else {

@@ -5,6 +5,7 @@ mod body;
 mod caller;
 mod cors;
 mod execute;
+mod host;
 mod key;
 mod observe;
 mod passing;
@@ -282,6 +283,10 @@ impl Gateway {
         note(&delivery, &word, 0, response.status().as_u16());
         // The client may have hung up.
         let _ = answer.send(response);
+    }
+
+    fn host_invalid(&self) -> Outgoing {
+        self.refuse(&Problem::HostInvalid, None, &Lease::new(self.config.tick))
     }
 
     fn no_route(&self) -> Outgoing {

@@ -76,6 +76,8 @@ pub enum Problem {
         /// How long to wait.
         retry_after: Duration,
     },
+    /// The request names no host, several, or one that cannot be.
+    HostInvalid,
     /// No route matches, and there is no upstream for what matches none.
     NoRoute,
 }
@@ -242,9 +244,17 @@ impl Problem {
                 "busy",
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The gateway is busy",
-                "As many requests are executed as may be. Nothing was stored. Send the same request again after Retry-After.",
+                "As many requests are under way as may be. Nothing was stored. Send the same request again after Retry-After.",
                 Retry::SameKey,
                 Some(*retry_after),
+            ),
+            Self::HostInvalid => shape(
+                "host-invalid",
+                StatusCode::BAD_REQUEST,
+                "The request's Host is not valid",
+                "A request has one Host line, with a host and a port at most. Nothing was stored.",
+                Retry::Never,
+                None,
             ),
             Self::NoRoute => shape(
                 "no-route",
@@ -365,6 +375,7 @@ mod tests {
             (Problem::Busy { retry_after: wait }, 503, "busy", "same-key", Some("2")),
             (Problem::BodyTimeout, 408, "body-timeout", "same-key", None),
             (Problem::BodyInvalid, 400, "body-invalid", "never", None),
+            (Problem::HostInvalid, 400, "host-invalid", "never", None),
         ];
         for (cause, status, code, retry, retry_after) in rows {
             let response = problem(&cause, None, &LEASE);

@@ -78,6 +78,10 @@ fn heads() -> Vec<Case> {
             ToOneEffect,
         ),
         ("headers in our name", lines("Onced-Key: other\r\nOnced-Attempt: 9\r\nOnced-Effect: none\r\n"), ToOneEffect),
+        ("no host", replaced(&lines(""), b"Host: g\r\n", b""), ToNothing),
+        ("a host that is none", replaced(&lines(""), b"Host: g", b"Host: g/h"), ToNothing),
+        ("two hosts", lines("Host: h\r\n"), ToNothing),
+        ("the same host twice", lines("Host: g\r\n"), ToNothing),
         ("two content types", lines("Content-Type: a/b\r\nContent-Type: c/d\r\n"), ToOneEffect),
         ("bytes beyond ASCII in a value", lines(b"X: \xff\xfe\r\n"), ToOneEffect),
     ]

@@ -131,8 +131,10 @@ async fn there_is_no_tunnel() {
     let everything = format!("upstream = \"{}\"", app.url());
     let gateway = Gateway::start_with(&database, &everything, "", "").await;
     let target = format!("127.0.0.1:{}", app.port());
-    for head in [format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"), "CONNECT x:1 HTTP/1.1\r\n\r\n".into()]
-    {
+    for head in [
+        format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"),
+        "CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n".into(),
+    ] {
         let answer = String::from_utf8(raw(gateway.address, &head).await).unwrap();
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
     }
