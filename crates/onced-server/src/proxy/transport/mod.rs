@@ -232,8 +232,15 @@ impl Sender {
     }
 }
 
-/// The target as HTTP/1.1 has it: a path. The `Host` header says the rest.
+/// The target as HTTP/1.1 has it: a path. The `Host` header says the rest; a request that was made ready for HTTP/2 gets it
+/// back.
 fn for_http1(mut request: Request<AnyBody>) -> Request<AnyBody> {
+    if !request.headers().contains_key(HOST)
+        && let Some(host) = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok())
+    {
+        request.headers_mut().insert(HOST, host);
+    }
+    *request.version_mut() = Version::HTTP_11;
     if let Some(path) = request.uri().path_and_query().cloned() {
         *request.uri_mut() = Uri::from(path);
     }
@@ -266,4 +273,32 @@ fn cause(error: &(dyn std::error::Error + 'static)) -> String {
         source = inner.source();
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::proxy::whole;
+
+    fn request() -> Request<AnyBody> {
+        let request = Request::post("http://app:3000/pay?a=1").header(HOST, "shop.example:81");
+        request.body(whole(Bytes::from_static(b"{}"))).unwrap()
+    }
+
+    /// Where the upstream no longer speaks HTTP/2 by the time at which a request is sent again, or speaks it by then.
+    #[test]
+    fn a_request_that_is_sent_again_names_its_host_whatever_is_spoken() {
+        let again = for_http1(for_http2(request(), Scheme::HTTPS));
+        assert_eq!(again.headers()[HOST], "shop.example:81");
+        assert_eq!((again.uri().to_string().as_str(), again.version()), ("/pay?a=1", Version::HTTP_11));
+        for again in [
+            for_http2(for_http2(request(), Scheme::HTTPS), Scheme::HTTPS),
+            for_http2(for_http1(request()), Scheme::HTTPS),
+        ] {
+            assert_eq!(again.uri(), "https://shop.example:81/pay?a=1");
+            assert!(!again.headers().contains_key(HOST));
+        }
+    }
 }
