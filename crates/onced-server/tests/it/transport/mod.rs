@@ -9,6 +9,7 @@ mod kept_connections;
 mod passed_on;
 mod passed_places;
 mod raw_client;
+mod reset_streams;
 mod slow_clients;
 mod slow_readers;
 mod stopping;
