@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Outgoing;
-use super::body::any;
+use super::body::{BodyError, any};
 use super::execute::{Attempt, Right};
 use super::transport::Answer;
 
@@ -47,6 +47,9 @@ impl Attempt {
         };
         let patience = patience.filter(|at| *at < deadline);
         let mut record = Record::new(self.delivery.route.max_response_bytes);
+        if self.delivery.route.observe {
+            return self.stream(permit, head, Vec::new(), record, body, answer).await;
+        }
         let mut first = Vec::new();
         let broken = loop {
             match tokio::time::timeout_at(patience.unwrap_or(deadline), body.frame()).await {
@@ -58,7 +61,7 @@ impl Attempt {
                         return self.stream(permit, head, first, record, body, answer).await;
                     }
                 }
-                Ok(Some(Err(error))) => break Some(format!("the answer broke off: {error}")),
+                Ok(Some(Err(error))) => break Some(broke_off(error)),
                 Err(_) if patience.is_some() => {
                     return self.stream(permit, head, first, record, body, answer).await;
                 }
@@ -76,10 +79,10 @@ impl Attempt {
     async fn settled(&self, permit: Right, mut head: Parts, body: Bytes) -> Response<Bytes> {
         let stored = self.to_store(&head, Some(body.clone()));
         match self.settle(permit, &head, stored).await {
-            Err(instead) if !self.delivery.route.observe => instead,
-            settled => {
+            Err(instead) => instead,
+            Ok(expires_at) => {
                 head.headers.remove(header::CONTENT_LENGTH);
-                respond::expires(&mut head.headers, settled.ok().flatten());
+                respond::expires(&mut head.headers, expires_at);
                 Response::from_parts(head, body)
             }
         }
@@ -92,7 +95,8 @@ impl Attempt {
     }
 
     /// Passes an answer on while it is read. Its end, or its last piece, is kept back until the outcome is stored;
-    /// where that fails, the connection is broken off. A client that stops reading is given up, the answer is not.
+    /// where that fails, the connection is broken off. A client that stops reading is given up, the answer is not. What is
+    /// only watched is not kept back, and has all the time that its client takes for it.
     async fn stream(
         self,
         permit: Right,
@@ -106,10 +110,12 @@ impl Attempt {
         let (began, most) = (Instant::now(), self.delivery.route.max_execution);
         let last_moment = began + most;
         let (sender, receiver) = mpsc::channel(WAITING);
-        let held = if self.ends_within(&head) { Held::Piece(None) } else { Held::End };
+        let is_watched = self.delivery.route.observe;
+        let held = if self.ends_within(&head) && !is_watched { Held::Piece(None) } else { Held::End };
         let is_whole = Arc::new(AtomicBool::new(false));
         let until = began + most.saturating_sub(idle).max(most / 2);
-        let mut client = Client { sender: Some(sender), patience: idle, until, held, is_whole: is_whole.clone() };
+        let bounds = (!is_watched).then_some(Bounds { patience: idle, until });
+        let mut client = Client { sender: Some(sender), bounds, held, is_whole: is_whole.clone() };
         let status = head.status;
         respond::expires(&mut head.headers, self.expires_at);
         let outgoing = Response::from_parts(head.clone(), any(StreamBody::new(pieces(receiver, is_whole))));
@@ -119,39 +125,62 @@ impl Attempt {
             client.pass(frame).await;
         }
         let broken = loop {
-            let until = last_moment.min(Instant::now() + idle);
-            match tokio::time::timeout_at(until, body.frame()).await {
-                Ok(None) => break record.falls_short_of(&head),
-                Ok(Some(Ok(_))) if Instant::now() >= last_moment => {
-                    break Some("the answer took longer than max_execution".to_owned());
+            let next = if is_watched && client.is_there() {
+                tokio::select! {
+                    next = body.frame() => next.transpose().map_err(broke_off),
+                    () = client.leaves() => continue,
                 }
-                Ok(Some(Ok(frame))) => {
+            } else {
+                next_within(&mut body, idle, last_moment).await
+            };
+            match next {
+                Ok(Some(frame)) => {
                     record.take(&frame);
                     client.pass(frame).await;
                 }
-                Ok(Some(Err(error))) => break Some(format!("the answer broke off: {error}")),
-                Err(_) if until == last_moment => break Some("the answer took longer than max_execution".to_owned()),
-                Err(_) => break Some("nothing more of the answer came within the upstream's timeout".to_owned()),
+                Ok(None) => break record.falls_short_of(&head),
+                Err(why) => break Some(why),
             }
         };
         self.phase("answered");
-        let is_known = match broken {
-            Some(why) => {
-                self.lost(permit, &why).await;
-                false
-            }
-            None => {
-                let stored = match record.is_over() {
-                    true => StoredResponse { body_omitted: true, ..self.to_store(&head, None) },
-                    false => self.to_store(&head, Some(record.bytes())),
-                };
-                self.settle(permit, &head, stored).await.is_ok() || self.delivery.route.observe
-            }
-        };
-        client.end(is_known).await;
+        if is_watched {
+            client.end(broken.is_none()).await;
+            self.is_stored(permit, &head, record, broken).await;
+        } else {
+            let is_known = self.is_stored(permit, &head, record, broken).await;
+            client.end(is_known).await;
+        }
         self.phase("ended");
         self.note(status).await;
     }
+
+    /// Whether the outcome of an answer that has been passed on is stored now.
+    async fn is_stored(&self, permit: Right, head: &Parts, record: Record, broken: Option<String>) -> bool {
+        if let Some(why) = broken {
+            self.lost(permit, &why).await;
+            return false;
+        }
+        let stored = match record.is_over() {
+            true => StoredResponse { body_omitted: true, ..self.to_store(head, None) },
+            false => self.to_store(head, Some(record.bytes())),
+        };
+        self.settle(permit, head, stored).await.is_ok()
+    }
+}
+
+/// The next frame of an answer, or why none comes.
+async fn next_within(body: &mut Answer, idle: Duration, last_moment: Instant) -> Result<Option<Frame<Bytes>>, String> {
+    let until = last_moment.min(Instant::now() + idle);
+    match tokio::time::timeout_at(until, body.frame()).await {
+        Ok(Some(Ok(_))) if Instant::now() >= last_moment => Err("the answer took longer than max_execution".to_owned()),
+        Ok(next) => next.transpose().map_err(broke_off),
+        Err(_) if until == last_moment => Err("the answer took longer than max_execution".to_owned()),
+        Err(_) => Err("nothing more of the answer came within the upstream's timeout".to_owned()),
+    }
+}
+
+fn broke_off(error: BodyError) -> String {
+    format!("the answer broke off: {error}")
 }
 
 fn is_event_stream(head: &Parts) -> bool {
@@ -214,15 +243,34 @@ enum Held {
 /// The client of a streamed answer, until it hangs up or stops reading.
 struct Client {
     sender: Option<mpsc::Sender<Frame<Bytes>>>,
-    patience: Duration,
-    /// From then on it has no more time: what is left is the upstream's.
-    until: Instant,
+    /// None where it may take what time it likes.
+    bounds: Option<Bounds>,
     held: Held,
     /// Said last: without it what the client has got is not the whole.
     is_whole: Arc<AtomicBool>,
 }
 
+/// What time a client has.
+struct Bounds {
+    /// For each piece.
+    patience: Duration,
+    /// From then on it has no more: what is left is the upstream's.
+    until: Instant,
+}
+
 impl Client {
+    fn is_there(&self) -> bool {
+        self.sender.is_some()
+    }
+
+    /// Returns once it has hung up.
+    async fn leaves(&mut self) {
+        if let Some(sender) = &self.sender {
+            sender.closed().await;
+        }
+        self.sender = None;
+    }
+
     async fn pass(&mut self, frame: Frame<Bytes>) {
         let next = match &mut self.held {
             // Whoever counts bytes is done with the last of them, whatever comes behind.
@@ -252,8 +300,14 @@ impl Client {
 
     async fn send(&mut self, piece: Frame<Bytes>) {
         let Some(sender) = &self.sender else { return };
-        let patience = self.patience.min(self.until.saturating_duration_since(Instant::now()));
-        if sender.send_timeout(piece, patience).await.is_err() {
+        let is_sent = match &self.bounds {
+            Some(Bounds { patience, until }) => {
+                let patience = until.saturating_duration_since(Instant::now()).min(*patience);
+                sender.send_timeout(piece, patience).await.is_ok()
+            }
+            None => sender.send(piece).await.is_ok(),
+        };
+        if !is_sent {
             self.sender = None;
         }
     }
@@ -292,13 +346,8 @@ mod tests {
     #[tokio::test]
     async fn what_comes_behind_the_last_bytes_does_not_set_them_free() {
         let (sender, mut receiver) = mpsc::channel(WAITING);
-        let mut client = Client {
-            sender: Some(sender),
-            patience: Duration::from_secs(60),
-            until: Instant::now() + Duration::from_secs(60),
-            held: Held::Piece(None),
-            is_whole: Arc::default(),
-        };
+        let mut client =
+            Client { sender: Some(sender), bounds: None, held: Held::Piece(None), is_whole: Arc::default() };
         for piece in [frame("first"), frame("last"), frame(""), Frame::trailers(http::HeaderMap::new())] {
             client.pass(piece).await;
         }

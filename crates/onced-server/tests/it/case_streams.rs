@@ -2,4 +2,5 @@
 
 mod little_by_little;
 mod o_18;
+mod observed;
 mod stepwise;

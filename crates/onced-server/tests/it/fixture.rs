@@ -118,6 +118,12 @@ impl Gateway {
         process
     }
 
+    /// Waits until an attempt under that key has ended, its outcome stored or not.
+    pub(crate) async fn ended(&self, key: &str) {
+        let key = format!("\"key\":\"{key}\"");
+        self.process.wait_for_line(|line| line.contains("\"phase\":\"ended\"") && line.contains(&key), LIMIT).await;
+    }
+
     /// The address as a URL.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
