@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
@@ -20,6 +21,13 @@ pub(crate) type AnyBody = UnsyncBoxBody<Bytes, BodyError>;
 /// A body that is all there.
 pub(crate) fn whole(bytes: Bytes) -> AnyBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body that is all there, and trailers behind it.
+pub(super) fn whole_with(bytes: Bytes, trailers: HeaderMap) -> AnyBody {
+    let data = (!bytes.is_empty()).then(|| Frame::data(bytes));
+    let frames = data.into_iter().chain([Frame::trailers(trailers)]);
+    any(StreamBody::new(futures_util::stream::iter(frames.map(Ok::<_, BodyError>))))
 }
 
 /// Any body as one.

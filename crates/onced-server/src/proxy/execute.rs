@@ -147,10 +147,14 @@ impl Attempt {
     }
 
     pub(super) async fn finish(self, answer: oneshot::Sender<Outgoing>, response: Response<Bytes>) {
+        self.finish_with(answer, response.map(whole)).await;
+    }
+
+    pub(super) async fn finish_with(self, answer: oneshot::Sender<Outgoing>, response: Outgoing) {
         self.phase("ended");
         self.note(response.status()).await;
         // The client may have hung up: the outcome is stored all the same.
-        let _ = answer.send(response.map(whole));
+        let _ = answer.send(response);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header;
+use http::header::{self, HeaderMap};
 use http::response::Parts;
 use http::{Response, StatusCode, Version};
 use http_body_util::{BodyExt, StreamBody};
@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Outgoing;
-use super::body::{BodyError, any};
+use super::body::{BodyError, any, whole, whole_with};
 use super::execute::{Attempt, Right};
 use super::transport::Answer;
 
@@ -70,19 +70,29 @@ impl Attempt {
         };
         self.phase("answered");
         let response = match broken {
-            Some(why) => self.lost(permit, &why).await,
-            None => self.settled(permit, head, record.bytes()).await,
+            Some(why) => self.lost(permit, &why).await.map(whole),
+            None => self.settled(permit, head, record.bytes(), self.trailers(first)).await,
         };
-        self.finish(answer, response).await;
+        self.finish_with(answer, response).await;
     }
 
-    async fn settled(&self, permit: Right, mut head: Parts, body: Bytes) -> Response<Bytes> {
+    /// The trailers, for a client that they can be told to.
+    fn trailers(&self, frames: Vec<Frame<Bytes>>) -> Option<HeaderMap> {
+        let trailers = frames.into_iter().find_map(|frame| frame.into_trailers().ok())?;
+        (self.delivery.version == Version::HTTP_2).then_some(trailers)
+    }
+
+    async fn settled(&self, permit: Right, mut head: Parts, body: Bytes, trailers: Option<HeaderMap>) -> Outgoing {
         let stored = self.to_store(&head, Some(body.clone()));
         match self.settle(permit, &head, stored).await {
-            Err(instead) => instead,
+            Err(instead) => instead.map(whole),
             Ok(expires_at) => {
                 head.headers.remove(header::CONTENT_LENGTH);
                 respond::expires(&mut head.headers, expires_at);
+                let body = match trailers {
+                    Some(trailers) => whole_with(body, trailers),
+                    None => whole(body),
+                };
                 Response::from_parts(head, body)
             }
         }

@@ -14,6 +14,7 @@ mod slow_clients;
 mod slow_readers;
 mod stopping;
 mod tls;
+mod trailers;
 mod unix_socket;
 mod upgrades;
 mod wire;
