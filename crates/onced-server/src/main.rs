@@ -8,6 +8,7 @@ mod logging;
 mod maintenance;
 mod proxy;
 mod server;
+mod sockets;
 
 use std::process::ExitCode;
 

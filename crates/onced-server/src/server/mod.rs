@@ -22,6 +22,7 @@ use self::streams::Streams;
 use self::under_way::{UnderWay, Watched};
 use crate::config::ClientsConfig;
 use crate::proxy::AnyBody;
+use crate::sockets;
 
 /// How many requests one HTTP/2 connection may have under way.
 const STREAMS: u32 = 128;
@@ -91,8 +92,7 @@ async fn connection<H: Handler>(
     handler: Arc<H>,
     mut stop: watch::Receiver<bool>,
 ) {
-    // A hint only: without it answers go out a little later.
-    let _ = stream.set_nodelay(true);
+    sockets::tune(&stream);
     let under_way = UnderWay::new();
     let mut stream = TimeoutWriter::new(Watched::new(stream, under_way.clone()));
     stream.set_timeout(Some(clients.write_timeout));

@@ -10,6 +10,7 @@ use tokio_rustls::TlsConnector;
 
 use super::cause;
 use crate::config::{Certificates, Upstream, UpstreamHttp};
+use crate::sockets;
 
 const HTTP_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
@@ -37,8 +38,7 @@ pub(super) async fn connect(
     }
     let address = upstream.host_and_port().ok_or("it has no address")?;
     let stream = TcpStream::connect(address).await.map_err(|error| cause(&error))?;
-    // A hint only: without it the request goes out a little later.
-    let _ = stream.set_nodelay(true);
+    sockets::tune(&stream);
     let Some(tls) = tls else { return Ok(plain(Box::new(stream))) };
     let name = ServerName::try_from(address.0.to_owned()).map_err(|error| cause(&error))?;
     let stream = tls.connect(name, stream).await.map_err(|error| format!("no TLS: {}", cause(&error)))?;

@@ -5,6 +5,7 @@ mod abandoned;
 mod app;
 mod h2_client;
 mod http2;
+mod keep_alive;
 mod kept_connections;
 mod passed_on;
 mod passed_places;

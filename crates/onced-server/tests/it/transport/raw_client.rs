@@ -28,6 +28,11 @@ impl Raw {
         Self(stream)
     }
 
+    /// The port on this end.
+    pub(super) fn port(&self) -> u16 {
+        self.0.local_addr().unwrap().port()
+    }
+
     pub(super) async fn write(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
