@@ -43,6 +43,7 @@ pub(crate) const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Shorter than any server in use keeps a connection, so that a close seldom crosses a request.
 pub(crate) const UPSTREAM_KEEP_ALIVE: Duration = Duration::from_secs(1);
+pub(crate) const UPGRADED_TIMEOUT: Duration = Duration::from_secs(HOUR);
 pub(crate) const MAX_EXECUTION: Duration = Duration::from_secs(15 * MINUTE);
 /// `settle` is at least this, unless the route says less.
 pub(crate) const SETTLE_FLOOR: Duration = Duration::from_secs(60);

@@ -18,6 +18,7 @@ pub(super) struct Times {
     pub(super) heartbeat: Duration,
     pub(super) upstream_timeout: Duration,
     pub(super) connect_timeout: Duration,
+    pub(super) upgraded_timeout: Duration,
     pub(super) max_execution: Duration,
     pub(super) settle: Duration,
     pub(super) retention: Retention,
@@ -31,6 +32,7 @@ pub(super) fn read(layers: &Layers<'_, '_>, contracted: &Contracted<'_, '_, '_>,
     let heartbeat = time("heartbeat", lease.value / d::HEARTBEATS_PER_LEASE, BRIEFEST);
     let upstream_timeout = time("upstream_timeout", d::UPSTREAM_TIMEOUT, BRIEFEST);
     let connect_timeout = time("connect_timeout", d::CONNECT_TIMEOUT, BRIEFEST);
+    let upgraded_timeout = time("upgraded_timeout", d::UPGRADED_TIMEOUT, BRIEFEST);
     let max_execution = time("max_execution", d::MAX_EXECUTION, BRIEFEST);
     let least_settle = upstream_timeout.value * d::SETTLE_TIMEOUTS;
     let settle = time("settle", least_settle.max(d::SETTLE_FLOOR), BRIEFEST);
@@ -61,6 +63,7 @@ pub(super) fn read(layers: &Layers<'_, '_>, contracted: &Contracted<'_, '_, '_>,
         upstream_timeout: upstream_timeout.value,
         // The default gives way to a short upstream timeout.
         connect_timeout: connect_timeout.value.min(upstream_timeout.value / 2),
+        upgraded_timeout: upgraded_timeout.value,
         max_execution: max_execution.value,
         settle: settle.value,
         retention: Retention { keep: retention.value, retry_window: retry_window.value },

@@ -142,6 +142,7 @@ fn read_settings(layers: &Layers<'_, '_>, identity: Identity, standard_key: KeyR
         heartbeat: times.heartbeat,
         upstream_timeout: times.upstream_timeout,
         connect_timeout: times.connect_timeout,
+        upgraded_timeout: times.upgraded_timeout,
         max_execution: times.max_execution,
         settle: times.settle,
         retention: times.retention,

@@ -73,6 +73,8 @@ pub(crate) struct Route {
     pub(crate) upstream_timeout: Duration,
     /// How long connecting to it may take.
     pub(crate) connect_timeout: Duration,
+    /// How long an upgraded connection may be silent.
+    pub(crate) upgraded_timeout: Duration,
     /// How long an attempt's lease is renewed at most.
     pub(crate) max_execution: Duration,
     /// How long after an unclear call "it did not happen" is first believed.

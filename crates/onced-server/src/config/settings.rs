@@ -192,6 +192,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Defaults, "heartbeat", Follows("a third of the lease"), "How often a running attempt renews its lease; at most a third of it."),
     setting(Defaults, "upstream_timeout", Time(d::UPSTREAM_TIMEOUT), "How long the upstream may take to answer."),
     setting(Defaults, "connect_timeout", Time(d::CONNECT_TIMEOUT), "How long connecting to the upstream may take."),
+    setting(Defaults, "upgraded_timeout", Time(d::UPGRADED_TIMEOUT), "How long an upgraded connection (a WebSocket) may be silent in both directions; after that it is closed."),
     setting(Defaults, "max_execution", Time(d::MAX_EXECUTION), "How long an attempt's lease is renewed at most; at least the upstream timeout."),
     setting(Defaults, "settle", Follows("60 s or twice the upstream timeout, whichever is more"), "How long after an unclear call \"it did not happen\" is first believed; at least twice the upstream timeout."),
     setting(Defaults, "retention", Time(d::RETENTION), "How long a key and its outcome are kept."),

@@ -97,7 +97,7 @@ fn answered(
     place: OwnedSemaphorePermit,
 ) -> Outgoing {
     let place = Arc::new(place);
-    let upgraded = asked.and_then(|asked| upgrade::agreed(asked, &mut answer, &route.name, place.clone()));
+    let upgraded = asked.and_then(|asked| upgrade::agreed(asked, &mut answer, route, place.clone()));
     let (mut parts, body) = answer.into_parts();
     headers::strip_hop_by_hop(&mut parts.headers);
     parts.headers.extend(upgraded.unwrap_or_default());

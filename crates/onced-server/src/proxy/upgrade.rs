@@ -1,14 +1,20 @@
 //! Connections that become something else, WebSockets most of all: passed on by `GET` alone, unguarded, and said so.
 
-use std::sync::Arc;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use onced_core::key::Scope;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
+use crate::config::Route;
 use crate::server::Place;
 
 /// What a client asks for, until the upstream has answered.
@@ -50,12 +56,12 @@ pub(super) fn ask(headers: &mut HeaderMap, asked: &Asked) {
     headers.insert(header::UPGRADE, asked.protocol.clone());
 }
 
-/// Where the upstream agrees, bytes are passed in both directions from here on, until one side ends. To be called
+/// Where the upstream agrees, bytes are passed in both directions from here on, until both sides have ended, or have been silent for too long. To be called
 /// before the answer's hop-by-hop headers are taken out; they are put back here. Until then `passed` is held, too.
 pub(super) fn agreed<B>(
     asked: Asked,
     answer: &mut Response<B>,
-    scope: &Scope,
+    route: &Route,
     passed: Arc<OwnedSemaphorePermit>,
 ) -> Option<HeaderMap> {
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -64,22 +70,84 @@ pub(super) fn agreed<B>(
     let mut kept = HeaderMap::new();
     kept.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     kept.insert(header::UPGRADE, answer.headers().get(header::UPGRADE).cloned().unwrap_or(asked.protocol));
-    let (client, upstream, scope) = (asked.client, hyper::upgrade::on(answer), scope.clone());
+    let (client, upstream) = (asked.client, hyper::upgrade::on(answer));
+    let (scope, limit) = (route.name.clone(), route.upgraded_timeout);
     tracing::info!(target: "onced::pass", %scope, "upgraded: what passes from here on is unguarded");
     tokio::spawn(async move {
         let _places = (asked.place, passed);
         if let Ok((client, upstream)) = tokio::try_join!(client, upstream) {
-            pass(client, upstream).await;
+            pass(client, upstream, limit).await;
         }
         tracing::debug!(target: "onced::pass", %scope, "the upgraded connection has ended");
     });
     Some(kept)
 }
 
-async fn pass(client: Upgraded, upstream: Upgraded) {
-    let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-    // Either side may hang up whenever it likes.
-    let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+async fn pass(client: Upgraded, upstream: Upgraded, limit: Duration) {
+    // Whatever passes in either direction passes the client's end.
+    let (mut client, mut upstream) = (Noted::new(TokioIo::new(client)), TokioIo::new(upstream));
+    let moved_at = client.moved_at.clone();
+    tokio::select! {
+        // Either side may hang up whenever it likes.
+        _ = tokio::io::copy_bidirectional(&mut client, &mut upstream) => {}
+        () = silent_for(&moved_at, limit) => {}
+    }
+}
+
+/// Returns once nothing has moved for so long.
+async fn silent_for(moved_at: &Mutex<Instant>, limit: Duration) {
+    loop {
+        let since = *moved_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if since.elapsed() >= limit {
+            return;
+        }
+        tokio::time::sleep_until(since + limit).await;
+    }
+}
+
+/// A stream that notes when bytes moved on it last.
+struct Noted<S> {
+    stream: S,
+    moved_at: Arc<Mutex<Instant>>,
+}
+
+impl<S> Noted<S> {
+    fn new(stream: S) -> Self {
+        Self { stream, moved_at: Arc::new(Mutex::new(Instant::now())) }
+    }
+
+    fn note(&self) {
+        *self.moved_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Noted<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.note();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Noted<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if matches!(written, Poll::Ready(Ok(count)) if count > 0) {
+            self.note();
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 #[cfg(test)]

@@ -184,6 +184,7 @@ fn times_that_do_not_go_together() {
             ("lease = \"999ms\"", "6:1", "write at least \"1s\""),
             ("settle = \"59s\"", "6:1", "is less than twice the upstream timeout (30s); write at least \"1m\""),
             ("settle = \"60s\"\nupstream_timeout = \"45s\"", "6:1", "write at least \"1m 30s\""),
+            ("upgraded_timeout = \"0s\"", "6:1", "is too short; write at least"),
             ("max_execution = \"29s\"", "6:1", "is shorter than the upstream timeout (30s); write at least \"30s\""),
             ("upstream_timeout = \"20min\"", "6:1", "write less, or beside it max_execution = \"20m\""),
             (

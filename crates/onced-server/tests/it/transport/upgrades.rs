@@ -57,6 +57,42 @@ async fn what_the_upstream_agrees_to_is_passed_in_both_directions() {
     assert_eq!(records(&database).await, 0);
 }
 
+/// Bytes in one direction are enough.
+#[tokio::test]
+async fn what_is_silent_for_too_long_is_closed() {
+    let (database, listener) = (any_database().await, TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let gateway = Gateway::start(&database, &route("ws", "/ws", &url, "external", "upgraded_timeout = \"2s\"\n")).await;
+    let upgraded = async || {
+        let mut client = Raw::connect(gateway.address).await;
+        client.write(ASK).await;
+        let mut upstream = Raw::of(listener.accept().await.unwrap().0);
+        upstream.head().await;
+        upstream.write("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: own/1\r\n\r\n").await;
+        assert!(client.head().await.starts_with("http/1.1 101 "));
+        (client, upstream)
+    };
+    let (mut listening, mut telling) = upgraded().await;
+    let (silent, mut other) = upgraded().await;
+    let told = async {
+        let mut ended = tokio::spawn(async move { other.rest().await });
+        // More often than once in that time, and for longer than it.
+        let mut ticks = tokio::time::interval(std::time::Duration::from_millis(50));
+        loop {
+            tokio::select! {
+                ended = &mut ended => break ended.unwrap(),
+                _ = ticks.tick() => telling.write(b"a").await,
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(LIMIT, told).await.expect("the silent one is closed"), b"");
+    drop(silent);
+    telling.write(b"z").await;
+    telling.shut().await;
+    drop(telling);
+    assert!(tokio::time::timeout(LIMIT, listening.rest()).await.unwrap().ends_with(b"z"), "it was closed, too");
+}
+
 #[tokio::test]
 async fn what_the_upstream_refuses_is_passed_as_an_answer() {
     let (database, listener) = (any_database().await, TcpListener::bind("127.0.0.1:0").await.unwrap());
