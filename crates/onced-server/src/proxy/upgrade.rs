@@ -56,8 +56,9 @@ pub(super) fn ask(headers: &mut HeaderMap, asked: &Asked) {
     headers.insert(header::UPGRADE, asked.protocol.clone());
 }
 
-/// Where the upstream agrees, bytes are passed in both directions from here on, until both sides have ended, or have been silent for too long. To be called
-/// before the answer's hop-by-hop headers are taken out; they are put back here. Until then `passed` is held, too.
+/// Where the upstream agrees, bytes are passed in both directions from here on, until both sides have ended, or have been
+/// silent for too long; `passed` is held as long. To be called before the answer's hop-by-hop headers are taken out; they
+/// are put back here.
 pub(super) fn agreed<B>(
     asked: Asked,
     answer: &mut Response<B>,
