@@ -77,7 +77,8 @@ impl Pace {
     async fn stalled(&self, limit: Duration) {
         loop {
             let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
-            let left = since.map_or(limit, |since| limit.saturating_sub(self.under_way.time_open() - since));
+            let waited = since.map_or(Duration::ZERO, |since| self.under_way.time_open().saturating_sub(since));
+            let left = limit.saturating_sub(waited);
             if left.is_zero() {
                 return;
             }
