@@ -221,8 +221,8 @@ impl<S: Store> Guard<S> {
     async fn ask(&self, request: &Request) -> Result<Asked, GuardError> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
-        let (mut keys, mut tries, mut lost) = (self.store.clone(), Tries::default(), 0);
-        if let Some(outcome) = self.answered_before(&mut keys, request).await {
+        let (mut keys, mut tries, mut lost) = (self.store.clone(), Tries::of_a_claim(), 0);
+        if let Some(outcome) = self.answered_before(&mut keys, request).await? {
             return Ok(Asked { claim, asked_at: Instant::now(), outcome });
         }
         // The clock of the lease starts before the claim is sent.
@@ -256,23 +256,28 @@ impl<S: Store> Guard<S> {
     }
 
     /// The answer to a repetition, from memory or by one read; `None` where it takes a claim to say.
-    async fn answered_before(&self, keys: &mut S, request: &Request) -> Option<Outcome> {
+    async fn answered_before(&self, keys: &mut S, request: &Request) -> Result<Option<Outcome>, GuardError> {
         if !self.known.has(&request.scope, &request.key) {
-            return None;
+            return Ok(None);
         }
         let (asked_at, epoch) = (Instant::now(), keys.epoch());
         if let Some(outcome) = self.outcomes.replay(request, epoch) {
-            return Some(outcome);
+            return Ok(Some(outcome));
         }
-        // An error is for the claim to meet.
-        let (seen, outcome) = begin::look(keys, request).await.ok()??;
+        let (seen, outcome) = match begin::look(keys, request).await {
+            Ok(Some(found)) => found,
+            // It has waited in vain, and a claim would wait for the same.
+            Err(error) if error.is_transient() => return Err(describe(request, error)),
+            // Any other error is for the claim to meet.
+            Ok(None) | Err(_) => return Ok(None),
+        };
         if !(outcome.stands_whoever_has_the_lock() || keys.a_read_decides() && outcome.takes_nothing()) {
-            return None;
+            return Ok(None);
         }
         if outcome.is_replay() {
             self.outcomes.keep(request, seen, asked_at, epoch);
         }
-        Some(outcome)
+        Ok(Some(outcome))
     }
 
     /// The last word about a delivery: its line in the log, and the permit where it executes. `received` is when it was

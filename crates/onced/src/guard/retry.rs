@@ -4,9 +4,13 @@
 use std::time::Duration;
 
 use onced_core::backoff::Backoff;
+use tokio::time::Instant;
 
 /// How often a transaction is tried.
 const TRIES: u32 = 5;
+/// How long a claim is run again. Less than a statement waits for a lock: what has waited in vain once is not to wait
+/// five times, while the sender could have come again.
+const CLAIM_TIME: Duration = Duration::from_secs(4);
 const BACKOFF: Backoff = Backoff { base: Duration::from_millis(20), cap: Duration::from_millis(500) };
 
 /// The tries of one transaction: five, up to half a second apart.
@@ -23,16 +27,23 @@ const BACKOFF: Backoff = Backoff { base: Duration::from_millis(20), cap: Duratio
 #[derive(Debug, Default)]
 pub struct Tries {
     failures: u32,
+    until: Option<Instant>,
 }
 
 impl Tries {
+    /// The tries of a claim, which begin now: after four seconds it is not run again.
+    pub(super) fn of_a_claim() -> Self {
+        Self { failures: 0, until: Some(Instant::now() + CLAIM_TIME) }
+    }
+
     /// Whether to run the transaction again, after a wait. Never where the error is not transient: only that says
     /// that the transaction was rolled back, whole.
     ///
     /// # Cancel safety
     /// Only waits.
     pub async fn again(&mut self, transient: bool) -> bool {
-        if !transient || self.failures + 1 >= TRIES {
+        let is_late = self.until.is_some_and(|until| Instant::now() >= until);
+        if !transient || self.failures + 1 >= TRIES || is_late {
             return false;
         }
         self.failures += 1;
@@ -55,6 +66,8 @@ pub(super) fn random_unit() -> f64 {
 mod tests {
     use super::*;
 
+    const JUST: Duration = Duration::from_millis(1);
+
     #[tokio::test(start_paused = true)]
     async fn a_transaction_is_tried_five_times_and_only_where_it_was_rolled_back() {
         let mut tries = Tries::default();
@@ -64,5 +77,15 @@ mod tests {
         }
         assert_eq!(runs, 5);
         assert!(!Tries::default().again(false).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_took_long_is_not_run_again() {
+        for (took, again) in [(Duration::ZERO, true), (CLAIM_TIME - JUST, true), (CLAIM_TIME, false)] {
+            let mut tries = Tries::of_a_claim();
+            tokio::time::advance(took).await;
+            assert_eq!(tries.again(true).await, again, "{took:?}");
+            assert!(!tries.again(false).await);
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! (`SQLITE_BUSY_SNAPSHOT`); for a deadlock, a connection that shares its cache with a writer (`SQLITE_LOCKED`, which
 //! no waiting mends); for a lock not got in time, a held write lock (`SQLITE_BUSY`).
 
+mod locked_table;
 mod postgres;
 mod sqlite;
 mod tries;
