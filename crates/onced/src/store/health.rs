@@ -21,17 +21,22 @@ pub enum Settings {
 
 /// How PostgreSQL is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct PostgresSettings {
     /// As it says it: `15.18`.
     pub version: String,
     /// As a number: 150018.
     pub version_number: u32,
+    /// What a commit waits for before it is confirmed: with `off` for nothing, so that a crash loses it.
     pub synchronous_commit: String,
+    /// Whether what is written is forced to the disk.
     pub fsync: String,
+    /// Whether a page that was half written in a crash can be restored.
     pub full_page_writes: String,
+    /// A standby, or a server that is still recovering.
     pub in_recovery: bool,
+    /// Transactions of ours begin read-only.
     pub read_only: bool,
+    /// How many connections the server takes.
     pub max_connections: u32,
     /// Of those, for superusers.
     pub reserved_connections: u32,

@@ -225,10 +225,10 @@ pub(super) fn pooler(backends: Option<Backends>) -> Option<Finding> {
 }
 
 /// 1.5 MiB, as people read it.
-#[allow(clippy::cast_precision_loss)] // Shown with one digit after the point.
 pub(super) fn bytes(count: u64) -> String {
     let units = [(1_u64 << 40, "TiB"), (GIB, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|(unit, _)| count >= *unit) {
+        // One digit after the point is shown: what the conversion loses is not seen.
         Some((unit, name)) => format!("{:.1} {name}", count as f64 / unit as f64),
         None => format!("{count} B"),
     }
