@@ -32,6 +32,7 @@ use self::cache::Outcomes;
 use self::delivery_log::DeliveryLog;
 use self::known::Known;
 pub use self::permit::{Completed, EndError, OwnRecord, Permit, Standing, TxPermit};
+use self::retry::CLAIM_TIME;
 pub use self::retry::Tries;
 use crate::store::StoreError;
 use crate::store::deliveries::{Deliveries, DeliveryLine, LogDeliveries};
@@ -267,7 +268,9 @@ impl<S: Store> Guard<S> {
         let (seen, outcome) = match begin::look(keys, request).await {
             Ok(Some(found)) => found,
             // It has waited in vain, and a claim would wait for the same.
-            Err(error) if error.is_transient() => return Err(describe(request, error)),
+            Err(error) if error.is_transient() && asked_at.elapsed() >= CLAIM_TIME => {
+                return Err(describe(request, error));
+            }
             // Any other error is for the claim to meet.
             Ok(None) | Err(_) => return Ok(None),
         };

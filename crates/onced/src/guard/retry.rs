@@ -10,7 +10,7 @@ use tokio::time::Instant;
 const TRIES: u32 = 5;
 /// How long a claim is run again. Less than a statement waits for a lock: what has waited in vain once is not to wait
 /// five times, while the sender could have come again.
-const CLAIM_TIME: Duration = Duration::from_secs(4);
+pub(super) const CLAIM_TIME: Duration = Duration::from_secs(4);
 const BACKOFF: Backoff = Backoff { base: Duration::from_millis(20), cap: Duration::from_millis(500) };
 
 /// The tries of one transaction: five, up to half a second apart.
