@@ -13,6 +13,7 @@ use onced::store::upkeep::{Because, Filter, Resolution, Upkeep as _};
 use onced::store::{StoreErrorKind, StoreOptions};
 use onced_core::key::Key;
 use onced_core::record::StoredResponse;
+use sqlx::{Connection, Executor, SqliteConnection};
 use testkit::{Backend, Database};
 
 use crate::bench::{Bench, Tested, delivery, executes, fresh_key, of_backend, patient, scope};
@@ -50,6 +51,20 @@ async fn start_at_once<S: Tested>(round: u32) {
     for instance in instances {
         instance.await.unwrap().unwrap_or_else(|error| panic!("{:?}, round {round}: {error}", S::BACKEND));
     }
+}
+
+/// A file that is not in WAL yet, and that another writes to: what SQLite says at once of those who make it together.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_being_made_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("made.db").display());
+    let mut maker = SqliteConnection::connect(&format!("{url}?mode=rwc")).await.unwrap();
+    maker.execute("CREATE TABLE t (a); BEGIN IMMEDIATE").await.unwrap();
+    let mut opening = tokio::spawn(async move { SqliteStore::open_at(&url, &patient()).await.map(drop) });
+    let early = tokio::time::timeout(Duration::from_millis(200), &mut opening).await;
+    assert!(early.is_err(), "it did not wait: {early:?}");
+    maker.execute("COMMIT").await.unwrap();
+    opening.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ mod writer;
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
@@ -32,6 +33,9 @@ const MIGRATIONS: &str = "onced_migrations";
 const MIGRATIONS_LIST: &str = "version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
     installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, success BOOLEAN NOT NULL, checksum BLOB NOT NULL, \
     execution_time BIGINT NOT NULL";
+
+/// How long to wait before a file that is being made is opened again.
+const BETWEEN_OPENINGS: Duration = Duration::from_millis(10);
 
 /// The ledger in a SQLite file. Cloning shares the connections.
 ///
@@ -67,7 +71,7 @@ impl SqliteStore {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(options.busy_timeout);
-        let mut conn = connect.connect().await.map_err(cannot_open)?;
+        let mut conn = open_first(&connect, options.busy_timeout).await?;
         check_durability(&mut conn, options.durability).await?;
         let (file, connect) = Watched::start(&mut conn, connect).await?;
         let pool = || {
@@ -172,6 +176,20 @@ impl Transactional for SqliteStore {
 
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> SqliteKeys<'t> {
         SqliteKeys { conn: tx, place: keys::Place::Within }
+    }
+}
+
+/// Opens the first connection. Where several make a file at the same time, SQLite does not wait for the one that is
+/// changing it to WAL, but says at once that it is locked: the others ask again, for as long as they would have waited.
+async fn open_first(connect: &SqliteConnectOptions, patience: Duration) -> Result<SqliteConnection, StoreError> {
+    let until = Instant::now() + patience;
+    loop {
+        match connect.connect().await {
+            Err(source) if error::is_write_lock_missed(&source) && Instant::now() < until => {
+                tokio::time::sleep(BETWEEN_OPENINGS).await;
+            }
+            opened => return opened.map_err(cannot_open),
+        }
     }
 }
 
