@@ -147,7 +147,7 @@ impl Gateway {
             Err((problem, scope)) => {
                 if route.observe && !read.is_broken {
                     let rest = body::resumed(read.bytes, body);
-                    return observe::pass_refused(&self.passing, target, route, &problem, parts, rest).await;
+                    return observe::pass_refused(target, route, &problem, parts, rest).await;
                 }
                 return self.refuse(&problem, Some(&subject_of(&scope, None)), &route.lease);
             }
@@ -156,8 +156,7 @@ impl Gateway {
             Prepared::Keyed(key, fingerprint) => (key, fingerprint),
             Prepared::Pass => {
                 self.note_unprotected(route);
-                drop(place);
-                return self.passing.pass_whole(target, route, parts, read.bytes).await;
+                return self.passing.pass_whole(target, route, parts, read.bytes, place).await;
             }
         };
         let delivery = Delivery {
@@ -276,7 +275,7 @@ impl Gateway {
             }
         };
         let (response, word) = match route.observe {
-            true => (observe::pass_on(&self.passing, target, &delivery).await, format!("observed: {word}")),
+            true => (observe::pass_on(target, &delivery).await, format!("observed: {word}")),
             false => (response.map(whole), word.to_owned()),
         };
         self.guard.answered(about.delivery, response.status().as_u16()).await;

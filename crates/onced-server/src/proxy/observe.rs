@@ -5,24 +5,22 @@ use http::request::Parts;
 use onced::http::respond::Problem;
 
 use super::body::AnyBody;
-use super::passing::Passing;
 use super::transport::Target;
-use super::{Delivery, Outgoing};
+use super::{Delivery, Outgoing, passing};
 use crate::config::Route;
 
 /// Passes on what the guard would have stopped.
-pub(super) async fn pass_on(passing: &Passing, target: &Target, delivery: &Delivery) -> Outgoing {
+pub(super) async fn pass_on(target: &Target, delivery: &Delivery) -> Outgoing {
     let mut parts = http::Request::new(()).into_parts().0;
     parts.method = delivery.method.clone();
     parts.uri = delivery.uri.clone();
     parts.version = delivery.version;
     parts.headers = delivery.headers.clone();
-    passing.pass_whole(target, &delivery.route, parts, delivery.body.clone()).await
+    passing::pass_watched_whole(target, &delivery.route, parts, delivery.body.clone()).await
 }
 
 /// Passes on what would have been refused before its record was looked for.
 pub(super) async fn pass_refused(
-    passing: &Passing,
     target: &Target,
     route: &Route,
     problem: &Problem,
@@ -31,5 +29,5 @@ pub(super) async fn pass_refused(
 ) -> Outgoing {
     let code = problem.code();
     tracing::info!(target: "onced::deliver", scope = %route.name, code, "observed: this would have been refused");
-    passing.pass_body(target, route, parts, body).await
+    passing::pass_watched(target, route, parts, body).await
 }

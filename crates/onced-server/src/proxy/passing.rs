@@ -37,54 +37,81 @@ impl Passing {
     pub(super) async fn pass(&self, target: &Target, route: &Route, mut request: Incoming) -> Outgoing {
         let asked = upgrade::asked(&mut request);
         let (parts, body) = request.into_parts();
-        self.forward(target, route, parts, any(body), asked).await
+        let Some(place) = self.place().await else { return self.busy(route) };
+        send_on(target, route, parts, any(body), asked, Some(place)).await
     }
 
-    /// Passes a request on of whose body a part may have been read.
-    pub(super) async fn pass_body(&self, target: &Target, route: &Route, parts: Parts, body: AnyBody) -> Outgoing {
-        self.forward(target, route, parts, body, None).await
-    }
-
-    /// Passes a request on whose body has been read.
-    pub(super) async fn pass_whole(&self, target: &Target, route: &Route, mut parts: Parts, body: Bytes) -> Outgoing {
-        parts.headers.remove(http::header::CONTENT_LENGTH);
-        self.forward(target, route, parts, whole(body), None).await
-    }
-
-    async fn forward(
+    /// Passes a request on whose body has been read. The place that was taken for reading it is held for as long as it
+    /// waits: so many bodies are in memory at most.
+    pub(super) async fn pass_whole(
         &self,
         target: &Target,
         route: &Route,
         parts: Parts,
-        body: AnyBody,
-        asked: Option<Asked>,
+        body: Bytes,
+        reading: OwnedSemaphorePermit,
     ) -> Outgoing {
+        let Some(place) = self.place().await else { return self.busy(route) };
+        drop(reading);
+        send_on(target, route, of_that_body(parts), whole(body), None, Some(place)).await
+    }
+
+    /// A place, where one becomes free in time.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
         // It is never closed.
-        let Ok(Ok(place)) = tokio::time::timeout(self.patience, self.places.clone().acquire_owned()).await else {
-            tracing::warn!(target: "onced::pass", scope = %route.name, "as many requests pass unguarded as may be");
-            return failed(route, &Problem::Busy { retry_after: self.tick });
-        };
-        let Some(mut request) = head(&route.upstream, &parts.method, &parts.uri, &parts.headers) else {
-            return failed(route, &Problem::NoRoute);
-        };
-        if let Some(asked) = &asked {
-            upgrade::ask(request.headers_mut(), asked);
+        tokio::time::timeout(self.patience, self.places.clone().acquire_owned()).await.ok()?.ok()
+    }
+
+    fn busy(&self, route: &Route) -> Outgoing {
+        tracing::warn!(target: "onced::pass", scope = %route.name, "as many requests pass unguarded as may be");
+        failed(route, &Problem::Busy { retry_after: self.tick })
+    }
+}
+
+/// Passes a request on that is only watched, and of whose body a part may have been read. Nothing keeps it waiting.
+pub(super) async fn pass_watched(target: &Target, route: &Route, parts: Parts, body: AnyBody) -> Outgoing {
+    send_on(target, route, parts, body, None, None).await
+}
+
+/// As [`pass_watched`], for a body that has been read.
+pub(super) async fn pass_watched_whole(target: &Target, route: &Route, parts: Parts, body: Bytes) -> Outgoing {
+    pass_watched(target, route, of_that_body(parts), whole(body)).await
+}
+
+/// The length that was said is the new body's to say.
+fn of_that_body(mut parts: Parts) -> Parts {
+    parts.headers.remove(http::header::CONTENT_LENGTH);
+    parts
+}
+
+async fn send_on(
+    target: &Target,
+    route: &Route,
+    parts: Parts,
+    body: AnyBody,
+    asked: Option<Asked>,
+    place: Option<OwnedSemaphorePermit>,
+) -> Outgoing {
+    let Some(mut request) = head(&route.upstream, &parts.method, &parts.uri, &parts.headers) else {
+        return failed(route, &Problem::NoRoute);
+    };
+    if let Some(asked) = &asked {
+        upgrade::ask(request.headers_mut(), asked);
+    }
+    let sending = send(target, route, request.map(|()| body));
+    let failure = match tokio::time::timeout(route.upstream_timeout, sending).await {
+        Ok(Ok(answer)) => return answered(answer, route, asked, place),
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::Lost("no answer within the upstream's timeout".to_owned()),
+    };
+    match failure {
+        Failure::NotReached(why) => {
+            tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was not reached");
+            failed(route, &Problem::UpstreamUnreachable { retry_after: route.lease.tick })
         }
-        let sending = send(target, route, request.map(|()| body));
-        let failure = match tokio::time::timeout(route.upstream_timeout, sending).await {
-            Ok(Ok(answer)) => return answered(answer, route, asked, place),
-            Ok(Err(failure)) => failure,
-            Err(_) => Failure::Lost("no answer within the upstream's timeout".to_owned()),
-        };
-        match failure {
-            Failure::NotReached(why) => {
-                tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was not reached");
-                failed(route, &Problem::UpstreamUnreachable { retry_after: route.lease.tick })
-            }
-            Failure::Lost(why) => {
-                tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was lost");
-                failed(route, &Problem::OutcomeLost { retry_after: route.lease.tick })
-            }
+        Failure::Lost(why) => {
+            tracing::warn!(target: "onced::pass", scope = %route.name, why, "the upstream was lost");
+            failed(route, &Problem::OutcomeLost { retry_after: route.lease.tick })
         }
     }
 }
@@ -94,7 +121,7 @@ fn answered(
     mut answer: Response<Answer>,
     route: &Route,
     asked: Option<Asked>,
-    place: OwnedSemaphorePermit,
+    place: Option<OwnedSemaphorePermit>,
 ) -> Outgoing {
     let place = Arc::new(place);
     let upgraded = asked.and_then(|asked| upgrade::agreed(asked, &mut answer, route, place.clone()));

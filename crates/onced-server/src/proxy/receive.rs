@@ -57,7 +57,7 @@ impl Attempt {
                 Ok(Some(Ok(frame))) => {
                     record.take(&frame);
                     first.push(frame);
-                    if record.is_over() {
+                    if record.is_over() && !is_head_alone(&head) {
                         return self.stream(permit, head, first, record, body, answer).await;
                     }
                 }
@@ -101,7 +101,8 @@ impl Attempt {
     /// Whether the client sees by itself where the answer ends, so that it would take a part of it for the whole unless
     /// something is missing. Elsewhere the end is said, and can be kept back.
     fn ends_within(&self, head: &Parts) -> bool {
-        head.headers.contains_key(header::CONTENT_LENGTH) || self.delivery.version <= Version::HTTP_10
+        let is_old = self.delivery.version <= Version::HTTP_10;
+        head.headers.contains_key(header::CONTENT_LENGTH) || is_head_alone(head) || is_old
     }
 
     /// Passes an answer on while it is read. Its end, or its last piece, is kept back until the outcome is stored;
@@ -121,7 +122,7 @@ impl Attempt {
         let last_moment = began + most;
         let (sender, receiver) = mpsc::channel(WAITING);
         let is_watched = self.delivery.route.observe;
-        let held = if self.ends_within(&head) && !is_watched { Held::Piece(None) } else { Held::End };
+        let held = if self.ends_within(&head) && !is_watched { Held::Piece(None) } else { Held::End(None) };
         let is_whole = Arc::new(AtomicBool::new(false));
         let until = began + most.saturating_sub(idle).max(most / 2);
         let bounds = (!is_watched).then_some(Bounds { patience: idle, until });
@@ -193,6 +194,11 @@ fn broke_off(error: BodyError) -> String {
     format!("the answer broke off: {error}")
 }
 
+/// Whether the head is all there is: a client has the whole answer as soon as it has that.
+fn is_head_alone(head: &Parts) -> bool {
+    matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
 fn is_event_stream(head: &Parts) -> bool {
     let media_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(media_type_of);
     media_type.as_deref() == Some("text/event-stream")
@@ -229,8 +235,8 @@ impl Record {
     /// Whether less has come than was said: over HTTP/2 an answer can break off as if it had ended.
     fn falls_short_of(&self, head: &Parts) -> Option<String> {
         let said = head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse::<u64>().ok()?;
-        let has_body = !matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        (has_body && self.length != said).then(|| format!("the answer ended after {} of {said} bytes", self.length))
+        (!is_head_alone(head) && self.length != said)
+            .then(|| format!("the answer ended after {} of {said} bytes", self.length))
     }
 
     fn is_over(&self) -> bool {
@@ -246,8 +252,8 @@ impl Record {
 enum Held {
     /// The latest piece: the client sees by itself where the answer ends.
     Piece(Option<Frame<Bytes>>),
-    /// The end alone, which is said.
-    End,
+    /// The end alone, which is said, by trailers where there are any.
+    End(Option<Frame<Bytes>>),
 }
 
 /// The client of a streamed answer, until it hangs up or stops reading.
@@ -286,7 +292,11 @@ impl Client {
             // Whoever counts bytes is done with the last of them, whatever comes behind.
             Held::Piece(_) if frame.data_ref().is_none_or(Bytes::is_empty) => None,
             Held::Piece(held) => held.replace(frame),
-            Held::End => Some(frame),
+            Held::End(held) if frame.is_trailers() => {
+                *held = Some(frame);
+                None
+            }
+            Held::End(_) => Some(frame),
         };
         if let Some(frame) = next {
             self.send(frame).await;
@@ -298,9 +308,8 @@ impl Client {
         if !is_known {
             return;
         }
-        if let Held::Piece(held) = &mut self.held
-            && let Some(frame) = held.take()
-        {
+        let (Held::Piece(held) | Held::End(held)) = &mut self.held;
+        if let Some(frame) = held.take() {
             self.send(frame).await;
         }
         if self.sender.is_some() {
@@ -366,6 +375,21 @@ mod tests {
         client.end(true).await;
         assert_eq!(receiver.recv().await.unwrap().into_data().unwrap(), "last");
         assert!(receiver.recv().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn trailers_say_the_end_and_are_kept_back_with_it() {
+        for is_known in [true, false] {
+            let (sender, mut receiver) = mpsc::channel(WAITING);
+            let (held, is_whole) = (Held::End(None), Arc::default());
+            let mut client = Client { sender: Some(sender), bounds: None, held, is_whole };
+            client.pass(frame("piece")).await;
+            client.pass(Frame::trailers(http::HeaderMap::new())).await;
+            assert_eq!(receiver.recv().await.unwrap().into_data().unwrap(), "piece");
+            assert!(receiver.try_recv().is_err(), "the outcome is not stored yet");
+            client.end(is_known).await;
+            assert_eq!(receiver.recv().await.is_some_and(|frame| frame.is_trailers()), is_known);
+        }
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub(super) fn agreed<B>(
     asked: Asked,
     answer: &mut Response<B>,
     route: &Route,
-    passed: Arc<OwnedSemaphorePermit>,
+    passed: Arc<Option<OwnedSemaphorePermit>>,
 ) -> Option<HeaderMap> {
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return None;

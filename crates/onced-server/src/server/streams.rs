@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::rt::Executor;
+use tokio::time::Instant;
 
 use super::under_way::UnderWay;
 
@@ -50,17 +51,28 @@ pub(super) fn pace() -> Option<Arc<Pace>> {
     PACE.try_with(Arc::clone).ok()
 }
 
+/// Since when a piece has waited.
+#[derive(Clone, Copy)]
+struct Since {
+    /// By the connection's clock, which stands still while nothing goes out.
+    open: Duration,
+    /// By the wall: a client that lets a little through now and then keeps the other clock from ever coming that far.
+    wall: Instant,
+}
+
+/// How many times the limit a piece may wait by the wall.
+const BY_THE_WALL: u32 = 8;
+
 /// Whether a piece of a stream's answer waits to be taken.
 pub(super) struct Pace {
     under_way: Arc<UnderWay>,
-    /// Since when, by the connection's clock.
-    since: Mutex<Option<Duration>>,
+    since: Mutex<Option<Since>>,
 }
 
 impl Pace {
     /// A piece waits now.
     pub(super) fn waits(&self) {
-        self.set(Some(self.under_way.time_open()));
+        self.set(Some(Since { open: self.under_way.time_open(), wall: Instant::now() }));
     }
 
     /// It has been taken.
@@ -69,21 +81,46 @@ impl Pace {
     }
 
     /// Nobody is told: whoever looks, looks at times.
-    fn set(&self, since: Option<Duration>) {
+    fn set(&self, since: Option<Since>) {
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
-    /// Returns once a piece has waited for so long while the connection took bytes.
+    /// Returns once a piece has waited for so long while the connection took bytes, or many times as long in all.
     async fn stalled(&self, limit: Duration) {
         loop {
             let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
-            let waited = since.map_or(Duration::ZERO, |since| self.under_way.time_open().saturating_sub(since));
-            let left = limit.saturating_sub(waited);
-            if left.is_zero() {
+            let open = since.map_or(Duration::ZERO, |since| self.under_way.time_open().saturating_sub(since.open));
+            let wall = since.map_or(Duration::ZERO, |since| since.wall.elapsed());
+            let left = limit.saturating_sub(open);
+            if left.is_zero() || wall >= limit * BY_THE_WALL {
                 return;
             }
             // The connection's clock may stand still meanwhile.
             tokio::time::sleep(left.max(limit / 8)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(8);
+
+    async fn stalls_after(is_blocked: bool) -> Duration {
+        let under_way = UnderWay::new();
+        under_way.set_blocked(is_blocked);
+        let pace = Pace { under_way, since: Mutex::default() };
+        pace.waits();
+        let began = Instant::now();
+        pace.stalled(LIMIT).await;
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_piece_has_its_limit_and_longer_where_nothing_goes_out_but_not_for_ever() {
+        assert!((LIMIT..LIMIT * 2).contains(&stalls_after(false).await));
+        let blocked = stalls_after(true).await;
+        assert!((LIMIT * BY_THE_WALL..LIMIT * (BY_THE_WALL + 2)).contains(&blocked), "{blocked:?}");
     }
 }

@@ -65,7 +65,7 @@ impl UnderWay {
         state.open_before + if state.is_blocked { Duration::ZERO } else { state.open_since.elapsed() }
     }
 
-    fn set_blocked(&self, is_blocked: bool) {
+    pub(super) fn set_blocked(&self, is_blocked: bool) {
         self.0.send_if_modified(|state| {
             let was_blocked = std::mem::replace(&mut state.is_blocked, is_blocked);
             match (was_blocked, is_blocked) {

@@ -237,7 +237,7 @@ impl<S: Store> Guard<S> {
                     _ => return Err(describe(request, error)),
                 },
                 // It may have been committed, so the clock runs on: ask again, and recognise our own token.
-                Err(error) if error.is_lost() || lost > 0 && error.is_unavailable() => {
+                Err(error) if error.is_lost() || lost > 0 && (error.is_unavailable() || error.is_transient()) => {
                     lost += 1;
                     if lost > LOST_TRIES {
                         return Err(describe(request, error));

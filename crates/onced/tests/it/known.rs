@@ -144,3 +144,24 @@ async fn a_finished_key_is_replayed_where_no_claim_is_taken_on_postgres() {
     ];
     a_finished_key_is_replayed_where_no_claim_is_taken::<PgStore>(&refuse).await;
 }
+
+/// What a standby holds may be behind, or be what the new primary never got: it is not asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_replays_nothing() {
+    let bench = Bench::<PgStore>::new().await;
+    let key = fresh_key();
+    executes(bench.guard.begin(&delivery(&key)).await.unwrap()).complete(StoredResponse::bare(201)).await.unwrap();
+    // One connection, so that it can be told what it is; `known` has met the key on it.
+    let one = bench.another_store(&StoreOptions { max_connections: 1, ..StoreOptions::default() }).await;
+    let (known, stranger) = (Guard::new(one.clone(), LogDeliveries::Off), Guard::new(one.clone(), LogDeliveries::Off));
+    assert!(matches!(known.begin(&delivery(&key)).await.unwrap(), Begun::Replay { .. }));
+    bench.execute("CREATE SCHEMA standby").await;
+    bench.execute("CREATE FUNCTION standby.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'").await;
+    for setting in ["SET search_path = standby, pg_catalog", "SET default_transaction_read_only = on"] {
+        sqlx::query(setting).execute(one.pool()).await.unwrap();
+    }
+    for guard in [known, stranger] {
+        let error = guard.begin(&delivery(&key)).await.unwrap_err();
+        assert!(error.to_string().contains("read-only"), "{error}");
+    }
+}

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use onced::http::headers;
 
 use super::Sender;
 use super::kept::Kept;
@@ -46,7 +47,13 @@ impl Body for Answer {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx).map_err(BodyError::from);
+        let mut frame = Pin::new(&mut self.body).poll_frame(cx).map_err(BodyError::from);
+        if let Poll::Ready(Some(Ok(frame))) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            // Over HTTP/2 they would break the answer off.
+            headers::strip_hop_by_hop(trailers);
+        }
         match &frame {
             Poll::Ready(None) if self.ends_unsaid() => {
                 drop(self.sender.take());

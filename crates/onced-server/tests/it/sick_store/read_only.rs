@@ -4,9 +4,9 @@
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use testkit::{Backend, Database};
 
-use super::Illness;
 use super::course::{at_the_claim, before_the_outcome_is_stored};
 use super::disk::Frozen;
+use super::{Illness, SHORT_LEASE};
 
 struct ReadOnlyFile(Option<Frozen>);
 
@@ -38,6 +38,8 @@ pub(super) async fn set_read_only(database: &Database, setting: &str) {
 }
 
 impl Illness for ReadOnlyDatabase {
+    const LEASE: &str = SHORT_LEASE;
+
     async fn admit() -> (Self, Database) {
         (Self, Database::create(Backend::Postgres).await)
     }

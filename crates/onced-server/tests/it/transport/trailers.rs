@@ -10,7 +10,7 @@ use super::raw_client::Raw;
 use crate::fixture::{Gateway, on_both, route};
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n";
-const BODY: &str = "\r\n3\r\nabc\r\n0\r\nX-Sum: 6\r\n\r\n";
+const BODY: &str = "\r\n3\r\nabc\r\n0\r\nX-Sum: 6\r\nConnection: close\r\nKeep-Alive: 1\r\n\r\n";
 
 /// The body and the trailers of the answer to that request, in which the upstream says this, if it is asked.
 async fn told(client: &Client, upstream: &TcpListener, request: Request<&str>, says: &str) -> (String, HeaderMap) {

@@ -8,8 +8,9 @@ pub(super) fn of(error: sqlx::Error, doing: &'static str) -> StoreError {
         // Serialization failure, deadlock, lock not available: rolled back, and it passes. A statement cancelled by
         // its timeout has waited for something.
         Some("40001" | "40P01" | "55P03" | "57014") => StoreErrorKind::Transient,
-        // Starting up or shutting down, too many connections: nothing was begun.
-        Some("57P03" | "53300") => StoreErrorKind::Unavailable,
+        // Starting up or shutting down, too many connections: nothing was begun. A read-only transaction: a standby, or a
+        // primary that was one, and what it holds may be behind.
+        Some("57P03" | "53300" | "25006") => StoreErrorKind::Unavailable,
         // The server ended the connection; whether the statement was committed is not said.
         Some(code) if code.starts_with("57P") || code.starts_with("08") || code == "25P03" => StoreErrorKind::Lost,
         _ => StoreErrorKind::Refused,

@@ -61,10 +61,24 @@ impl Watched {
         Ok((Self(Some(Arc::new(Known { path, opened, identity }))), connect))
     }
 
+    /// Whether there is a file, and not only memory.
+    pub(super) fn is_a_file(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Refuses unless the path leads to the file. What happens to the file after this look is for the next one to see.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         match &self.0 {
-            Some(known) => known.check(&known.path),
+            Some(known) => {
+                known.check(&known.path)?;
+                // The write-ahead log lies beside what SQLite has opened, by that name: a link in its place leads others to
+                // another log.
+                match fs::symlink_metadata(&known.opened) {
+                    Ok(found) if found.is_symlink() => Err(replaced(&known.opened)),
+                    Ok(_) => known.check(&known.opened),
+                    Err(source) => Err(missed(&known.opened, &source)),
+                }
+            }
             None => Ok(()),
         }
     }
@@ -118,14 +132,16 @@ async fn file_of(conn: &mut SqliteConnection) -> Result<PathBuf, StoreError> {
 }
 
 fn replaced(path: &Path) -> StoreError {
-    let what =
-        "is not the file that was opened: it was replaced. Put the first one back, or restart to work with this one";
+    let what = "is not the file that was opened: it was replaced. Put the first one back with its -wal, or restart to work with this one";
     unavailable(path, what)
 }
 
 fn missed(path: &Path, source: &io::Error) -> StoreError {
     if source.kind() == io::ErrorKind::NotFound {
-        return unavailable(path, "was removed or moved away. Put it back, or restart to begin with an empty one");
+        return unavailable(
+            path,
+            "was removed or moved away. Put it back with its -wal, or restart to begin with an empty one",
+        );
     }
     unavailable(path, &format!("cannot be looked at: {source}"))
 }

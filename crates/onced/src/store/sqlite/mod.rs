@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
+use sqlx::{ConnectOptions, Connection as _, Sqlite, SqliteConnection};
 
 use self::identity::Watched;
 pub use self::keys::SqliteKeys;
@@ -74,6 +74,12 @@ impl SqliteStore {
         let mut conn = open_first(&connect, options.busy_timeout).await?;
         check_durability(&mut conn, options.durability).await?;
         let (file, connect) = Watched::start(&mut conn, connect).await?;
+        if file.is_a_file() {
+            // The path may have begun to lead elsewhere since it was opened: the writer's connection is of what is watched.
+            let watched = writer::open_anew(&connect, &file).await?;
+            // It was one more of several.
+            let _ = std::mem::replace(&mut conn, watched).close().await;
+        }
         let pool = || {
             let file = file.clone();
             let pool = SqlitePoolOptions::new().acquire_timeout(options.acquire_timeout);

@@ -144,7 +144,7 @@ async fn run(conn: SqliteConnection, connect: SqliteConnectOptions, file: Watche
     }
 }
 
-async fn open_anew(connect: &SqliteConnectOptions, file: &Watched) -> Result<SqliteConnection, StoreError> {
+pub(super) async fn open_anew(connect: &SqliteConnectOptions, file: &Watched) -> Result<SqliteConnection, StoreError> {
     file.check()?;
     let mut conn = connect.connect().await.map_err(|source| error::of(source, "open the SQLite file"))?;
     file.check_opened(&mut conn).await?;

@@ -165,6 +165,21 @@ async fn a_symbolic_link_is_followed_each_time() {
     works(&store).await;
 }
 
+/// The same file, and another write-ahead log beside it for whoever comes later.
+#[tokio::test]
+async fn a_file_that_was_moved_and_linked_back_is_refused() {
+    let place = Place::new();
+    place.make("onced.db").await;
+    let store = place.open("onced.db").await;
+    fs::create_dir(place.at("elsewhere")).unwrap();
+    place.rename("onced.db", "elsewhere/onced.db");
+    symlink(place.at("elsewhere/onced.db"), place.at("onced.db")).unwrap();
+    is_refused(&store, "onced.db is not the file that was opened").await;
+    fs::remove_file(place.at("onced.db")).unwrap();
+    place.rename("elsewhere/onced.db", "onced.db");
+    works(&store).await;
+}
+
 /// In a process of its own: there is one working directory for all threads.
 #[tokio::test]
 async fn a_relative_path_stays_where_it_was_when_the_working_directory_changes() {
