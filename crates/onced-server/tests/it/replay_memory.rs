@@ -6,7 +6,7 @@ use testkit::http_client::{Request, send};
 use testkit::process::Signal;
 use testkit::{Backend, Database};
 
-use crate::fixture::{Gateway, LIMIT, route, sql};
+use crate::fixture::{Gateway, LIMIT, on_both, route, sql};
 
 async fn replays(backend: Backend, store: &str, comes_from_memory: bool) {
     let database = Database::create(backend).await;
@@ -40,22 +40,15 @@ async fn replays(backend: Backend, store: &str, comes_from_memory: bool) {
     assert_eq!(database.sql().count(&lines).await, 3, "each is in the log");
 }
 
-#[tokio::test]
-async fn a_repeated_replay_comes_from_memory_on_sqlite() {
-    replays(Backend::Sqlite, "", true).await;
+async fn from_memory(backend: Backend) {
+    replays(backend, "", true).await;
 }
 
-#[tokio::test]
-async fn a_repeated_replay_comes_from_memory_on_postgres() {
-    replays(Backend::Postgres, "", true).await;
+async fn without_memory(backend: Backend) {
+    replays(backend, "replay_memory = 0", false).await;
 }
 
-#[tokio::test]
-async fn without_memory_the_record_is_read_on_sqlite() {
-    replays(Backend::Sqlite, "replay_memory = 0", false).await;
-}
-
-#[tokio::test]
-async fn without_memory_the_record_is_read_on_postgres() {
-    replays(Backend::Postgres, "replay_memory = 0", false).await;
+on_both! {
+    from_memory: a_repeated_replay_comes_from_memory_on_sqlite, a_repeated_replay_comes_from_memory_on_postgres;
+    without_memory: without_memory_the_record_is_read_on_sqlite, without_memory_the_record_is_read_on_postgres;
 }

@@ -2,11 +2,13 @@
 //! transaction, by the statement that the documentation gives. Orders have no unique column, so that a second effect
 //! would be seen.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
 use onced_harness::{Call, Recorder, RecorderOptions, Reply};
+use testkit::process::free_port;
 use testkit::{Backend, Database, Sql};
 
 const COMPLETE_SQLITE: &str = include_str!("../../../../docs/guides/sql/complete.sqlite.sql");
@@ -78,7 +80,9 @@ pub(crate) async fn orders_of(database: &Database, key: &str) -> i64 {
 pub(crate) async fn start(database: &Database, work: impl Fn(&Call) -> Work + Send + Sync + 'static) -> Recorder {
     create_orders(database).await;
     let (sql, backend, work) = (database.sql().clone(), database.backend(), Arc::new(work));
-    let options = RecorderOptions::default().effect_fn(move |call: Call| {
+    // A port that no outgoing connection is given while the application is down.
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let options = RecorderOptions::default().listen(listen).effect_fn(move |call: Call| {
         let (sql, work) = (sql.clone(), work(&call));
         async move { Some(run(&sql, backend, &call, work).await) }
     });

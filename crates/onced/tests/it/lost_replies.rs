@@ -61,6 +61,29 @@ async fn an_owner_whose_claims_reply_was_lost_knows_its_claim_again() {
     }
 }
 
+/// All tries of an error that passes are used up, or nearly so, and then the reply is lost: what may have been claimed is
+/// asked about none the less.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_reply_was_lost_is_not_left_for_an_error_that_passes() {
+    let (wire, key) = (Wire::new().await, fresh_key());
+    for statement in [
+        "CREATE SEQUENCE claims",
+        "CREATE FUNCTION fail_some() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF nextval('claims') IN (1, 2, 3, 4, 6) THEN RAISE EXCEPTION USING ERRCODE = '40001'; END IF;
+             RETURN NULL;
+         END $$",
+        "CREATE TRIGGER fail_some BEFORE INSERT ON {keys} EXECUTE FUNCTION fail_some()",
+    ] {
+        wire.bench.execute(statement).await;
+    }
+    wire.proxy.cut_at(key.as_str(), &[Cut::Not, Cut::Not, Cut::Not, Cut::Not, Cut::BeforeTheReply]);
+    let permit = wire.owner(&key).await;
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    let row = wire.bench.columns(&key, "status, attempt, lease_token").await;
+    assert_eq!(row, ["in_progress", "1", permit.lease_token().as_str()]);
+    assert_eq!(wire.bench.count("SELECT last_value FROM claims").await, 7);
+}
+
 /// The reply to a taking is lost: the attempt is what the taking made it, not a first one.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_whose_takings_reply_was_lost_knows_which_attempt_it_is() {

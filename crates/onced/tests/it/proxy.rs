@@ -13,6 +13,8 @@ use tokio::sync::watch;
 pub(crate) enum Cut {
     /// The statement never reaches the server.
     BeforeItIsSent,
+    /// It passes: the next cut is another message's.
+    Not,
     /// The server has committed it; its reply never reaches the client.
     BeforeTheReply,
 }
@@ -75,7 +77,7 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: &Mutex<
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
         match plan.lock().unwrap().next(&buffer[..count]) {
-            None => {}
+            None | Some(Cut::Not) => {}
             Some(Cut::BeforeItIsSent) => return,
             Some(Cut::BeforeTheReply) => drop(swallow.send(true)),
         }
@@ -105,8 +107,9 @@ impl Plan {
     fn next(&mut self, message: &[u8]) -> Option<Cut> {
         let meant = !self.cuts.is_empty() && message.windows(self.marker.len()).any(|part| part == self.marker);
         meant.then(|| {
-            self.made += 1;
-            self.cuts.remove(0)
+            let cut = self.cuts.remove(0);
+            self.made += u32::from(cut != Cut::Not);
+            cut
         })
     }
 }

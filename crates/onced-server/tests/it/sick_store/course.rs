@@ -140,8 +140,14 @@ fn answer() -> String {
     format!(r#"{{"order":42,"noise":"{noise}"}}"#)
 }
 
+/// As [`before_the_outcome_is_stored`], under both effects that a provider can have. Much of it waits, so they are waited
+/// for side by side.
+pub(super) async fn before_each_outcome_is_stored<I: Illness>() {
+    tokio::join!(before_the_outcome_is_stored::<I>("external"), before_the_outcome_is_stored::<I>("idempotent"));
+}
+
 /// Sick after the claim and before the outcome is stored: the answer is withheld, and nobody guesses.
-pub(super) async fn before_the_outcome_is_stored<I: Illness>(effect: &str) {
+async fn before_the_outcome_is_stored<I: Illness>(effect: &str) {
     let deduplicates = effect == "idempotent";
     let mut patient = Patient::<I>::admit(effect, async |books| provider(books, deduplicates).await).await;
     let (address, request) = (patient.gateway.address, order("k"));

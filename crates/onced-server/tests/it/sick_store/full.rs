@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use testkit::{Backend, Database};
 
 use super::Illness;
-use super::course::{at_the_claim, before_the_outcome_is_stored};
+use super::course::{at_the_claim, before_each_outcome_is_stored};
 use super::disk::{Disk, give};
 
 /// Both small enough to be filled in no time, and large enough for the ledger.
@@ -105,12 +105,10 @@ async fn full_at_the_claim_postgres() {
 
 #[tokio::test]
 async fn full_before_the_outcome_is_stored_sqlite() {
-    before_the_outcome_is_stored::<FullDisk>("external").await;
-    before_the_outcome_is_stored::<FullDisk>("idempotent").await;
+    before_each_outcome_is_stored::<FullDisk>().await;
 }
 
 #[tokio::test]
 async fn full_before_the_outcome_is_stored_postgres() {
-    before_the_outcome_is_stored::<FullTablespace>("external").await;
-    before_the_outcome_is_stored::<FullTablespace>("idempotent").await;
+    before_each_outcome_is_stored::<FullTablespace>().await;
 }

@@ -6,7 +6,7 @@ use sqlx::{ConnectOptions, Connection, Executor, PgConnection, SqliteConnection}
 use testkit::{Backend, Database};
 
 use super::Illness;
-use super::course::{at_the_claim, before_the_outcome_is_stored};
+use super::course::{at_the_claim, before_each_outcome_is_stored};
 use crate::fixture::LIMIT;
 
 struct LockedFile(Option<SqliteConnection>);
@@ -57,19 +57,11 @@ async fn locked_at_the_claim_sqlite() {
 
 #[tokio::test]
 async fn locked_before_the_outcome_is_stored_sqlite() {
-    let (external, idempotent) = ("external", "idempotent");
-    tokio::join!(
-        before_the_outcome_is_stored::<LockedFile>(external),
-        before_the_outcome_is_stored::<LockedFile>(idempotent)
-    );
+    before_each_outcome_is_stored::<LockedFile>().await;
 }
 
 /// Each of these mostly waits, so they are waited for side by side.
 #[tokio::test]
 async fn locked_postgres() {
-    tokio::join!(
-        at_the_claim::<LockedTable>(),
-        before_the_outcome_is_stored::<LockedTable>("external"),
-        before_the_outcome_is_stored::<LockedTable>("idempotent")
-    );
+    tokio::join!(at_the_claim::<LockedTable>(), before_each_outcome_is_stored::<LockedTable>());
 }

@@ -4,7 +4,7 @@
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use testkit::{Backend, Database};
 
-use super::course::{at_the_claim, before_the_outcome_is_stored};
+use super::course::{at_the_claim, before_each_outcome_is_stored};
 use super::disk::Frozen;
 use super::{Illness, SHORT_LEASE};
 
@@ -65,12 +65,10 @@ async fn read_only_at_the_claim_postgres() {
 
 #[tokio::test]
 async fn read_only_before_the_outcome_is_stored_sqlite() {
-    before_the_outcome_is_stored::<ReadOnlyFile>("external").await;
-    before_the_outcome_is_stored::<ReadOnlyFile>("idempotent").await;
+    before_each_outcome_is_stored::<ReadOnlyFile>().await;
 }
 
 #[tokio::test]
 async fn read_only_before_the_outcome_is_stored_postgres() {
-    before_the_outcome_is_stored::<ReadOnlyDatabase>("external").await;
-    before_the_outcome_is_stored::<ReadOnlyDatabase>("idempotent").await;
+    before_each_outcome_is_stored::<ReadOnlyDatabase>().await;
 }

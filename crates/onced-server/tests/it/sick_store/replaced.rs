@@ -8,7 +8,7 @@ use onced_harness::{Recorder, RecorderOptions};
 use testkit::http_client::{Request, send};
 use testkit::{Backend, Database, Signal};
 
-use super::course::{at_the_claim, before_the_outcome_is_stored};
+use super::course::{at_the_claim, before_each_outcome_is_stored};
 use super::{Illness, SHORT_LEASE};
 use crate::case_crash::post;
 use crate::case_store::assert_come_again;
@@ -90,11 +90,7 @@ async fn moved_away_at_the_claim_sqlite() {
 
 #[tokio::test]
 async fn moved_away_before_the_outcome_is_stored_sqlite() {
-    let (external, idempotent) = ("external", "idempotent");
-    tokio::join!(
-        before_the_outcome_is_stored::<MovedAway>(external),
-        before_the_outcome_is_stored::<MovedAway>(idempotent)
-    );
+    before_each_outcome_is_stored::<MovedAway>().await;
 }
 
 #[tokio::test]
@@ -104,11 +100,7 @@ async fn put_aside_at_the_claim_sqlite() {
 
 #[tokio::test]
 async fn put_aside_before_the_outcome_is_stored_sqlite() {
-    let (external, idempotent) = ("external", "idempotent");
-    tokio::join!(
-        before_the_outcome_is_stored::<PutAside>(external),
-        before_the_outcome_is_stored::<PutAside>(idempotent)
-    );
+    before_each_outcome_is_stored::<PutAside>().await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 use testkit::{Backend, Database};
 
-use super::course::{at_the_claim, before_the_outcome_is_stored};
+use super::course::{at_the_claim, before_each_outcome_is_stored};
 use super::{Illness, SHORT_LEASE};
 use crate::case_store::wire::Wire;
 
@@ -78,15 +78,11 @@ async fn gone_at_the_claim_postgres() {
 
 #[tokio::test]
 async fn gone_before_the_outcome_is_stored_postgres() {
-    tokio::join!(before_the_outcome_is_stored::<Cut>("external"), before_the_outcome_is_stored::<Cut>("idempotent"));
+    before_each_outcome_is_stored::<Cut>().await;
 }
 
 /// Each of these mostly waits, so they are waited for side by side.
 #[tokio::test]
 async fn silent_postgres() {
-    tokio::join!(
-        at_the_claim::<Silent>(),
-        before_the_outcome_is_stored::<Silent>("external"),
-        before_the_outcome_is_stored::<Silent>("idempotent")
-    );
+    tokio::join!(at_the_claim::<Silent>(), before_each_outcome_is_stored::<Silent>());
 }

@@ -20,9 +20,13 @@ use crate::fixture::{Gateway, route};
 const LARGE: usize = 900_000;
 
 async fn start(upstream: &str) -> (Database, Gateway) {
+    start_with(upstream, "").await
+}
+
+async fn start_with(upstream: &str, more: &str) -> (Database, Gateway) {
     let database = any_database().await;
     let clients = "[clients]\nmax_passed = 1\nbody_timeout = \"300ms\"\n\n";
-    let routes = format!("{clients}{}", route("all", "/*", upstream, "external", ""));
+    let routes = format!("{clients}{}{more}", route("all", "/*", upstream, "external", ""));
     let gateway = Gateway::start(&database, &routes).await;
     (database, gateway)
 }
@@ -54,6 +58,28 @@ async fn a_request_that_passes_has_a_place_while_it_is_under_way() {
         assert_eq!(answer.await.unwrap().status, 200);
     }
     assert_eq!(app.seen().iter().filter(|seen| seen.parts.uri == "/second").count(), 0);
+}
+
+/// Nothing is withheld on a route that is only watched, whatever passes beside it.
+#[tokio::test]
+async fn what_is_only_watched_waits_for_no_place() {
+    let app = App::on_tcp().await;
+    let seen = route("seen", "/seen", &app.url(), "external", "observe = true\n");
+    let (_database, gateway) = start_with(&app.url(), &seen).await;
+    let client = Client::connect(gateway.address).await;
+    app.hold();
+    let mut answers = vec![tokio::spawn(client.send(get("/first")))];
+    app.wait_for(1).await;
+    let keyless = Request::post("http://shop.example/seen").body("{}").unwrap();
+    // The first is executed, the second repeats it, the third would be refused.
+    for (count, request) in (2..).zip([h2_client::post("/seen", "k"), h2_client::post("/seen", "k"), keyless]) {
+        answers.push(tokio::spawn(client.send(request)));
+        app.wait_for(count).await;
+    }
+    app.release();
+    for answer in answers {
+        assert_eq!(answer.await.unwrap().status, 200);
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Answers of an upstream over HTTP/2 whose stream is reset: without an error too, what has not been said to end is cut off.
 
+use std::time::Duration;
+
 use testkit::http_client::{Answer, Broken, Request, try_send};
 use testkit::{Backend, Database};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -72,10 +74,34 @@ async fn to_each(backend: Backend) {
     }
 }
 
+/// A client of HTTP/1.1 has the whole answer with this head, so that it waits for the end, however events are else passed on.
+async fn a_head_alone(backend: Backend) {
+    // 204, and the type of events.
+    const NO_CONTENT: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x15\x01\x04\0\0\0\x01\x89\x0f\x10\x11text/event-stream";
+    const END: &[u8] = b"\0\0\0\0\x01\0\0\0\x01";
+    for (end, status, record) in [(END, 204, "completed"), (INTERNAL_ERROR, 504, "pending_external")] {
+        let (database, listener) = (Database::create(backend).await, TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let gateway =
+            Gateway::start(&database, &route("two", "/two", &url, "external", "upstream_http = \"2\"\n")).await;
+        let (address, request) = (gateway.address, post("/two", "k"));
+        let mut answer = tokio::spawn(async move { try_send(address, &request).await });
+        let (mut upstream, _) = listener.accept().await.unwrap();
+        read_request(&mut upstream).await.unwrap();
+        upstream.write_all(NO_CONTENT).await.unwrap();
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut answer).await;
+        assert!(early.is_err(), "it went out before its end: {early:?}");
+        upstream.write_all(end).await.unwrap();
+        assert_eq!(answer.await.unwrap().unwrap().status, status);
+        assert_eq!(records_at(&database, record).await, 1);
+    }
+}
+
 fn is_abc(answer: &Result<Answer, Broken>) -> bool {
     answer.as_ref().is_ok_and(|answer| answer.status == 200 && answer.text() == "abc")
 }
 
 on_both! {
+    a_head_alone: an_answer_that_is_a_head_alone_waits_for_its_end_sqlite, an_answer_that_is_a_head_alone_waits_for_its_end_postgres;
     to_each: an_answer_that_is_reset_before_its_end_is_cut_off_sqlite, an_answer_that_is_reset_before_its_end_is_cut_off_postgres;
 }

@@ -49,13 +49,13 @@ impl Watched {
         if opened.as_os_str().is_empty() {
             return Ok((Self(None), connect));
         }
-        let identity = Identity::of(&opened).map_err(|source| missed(&opened, &source))?;
+        let identity = Identity::of(&fs::metadata(&opened).map_err(|source| missed(&opened, &source))?);
         let connect = connect.create_if_missing(false);
         // A link that leads elsewhere now would lead the next start elsewhere, too: the path as it was given is the one
         // to watch. An URI is no path.
         let given = std::path::absolute(connect.get_filename()).unwrap_or_else(|_| opened.clone());
-        let (path, connect) = match Identity::of(&given) {
-            Ok(found) if found == identity => (given.clone(), connect.filename(given)),
+        let (path, connect) = match fs::metadata(&given) {
+            Ok(found) if Identity::of(&found) == identity => (given.clone(), connect.filename(given)),
             _ => (opened.clone(), connect),
         };
         Ok((Self(Some(Arc::new(Known { path, opened, identity }))), connect))
@@ -71,13 +71,9 @@ impl Watched {
         match &self.0 {
             Some(known) => {
                 known.check(&known.path)?;
-                // The write-ahead log lies beside what SQLite has opened, by that name: a link in its place leads others to
-                // another log.
-                match fs::symlink_metadata(&known.opened) {
-                    Ok(found) if found.is_symlink() => Err(replaced(&known.opened)),
-                    Ok(_) => known.check(&known.opened),
-                    Err(source) => Err(missed(&known.opened, &source)),
-                }
+                // The write-ahead log lies beside what SQLite has opened, by that name: a link in its place, which is a file
+                // of its own, leads others to another log.
+                known.compare(&known.opened, fs::symlink_metadata(&known.opened))
             }
             None => Ok(()),
         }
@@ -98,8 +94,12 @@ impl Watched {
 
 impl Known {
     fn check(&self, path: &Path) -> Result<(), StoreError> {
-        match Identity::of(path) {
-            Ok(found) if found == self.identity => Ok(()),
+        self.compare(path, fs::metadata(path))
+    }
+
+    fn compare(&self, path: &Path, found: io::Result<Metadata>) -> Result<(), StoreError> {
+        match found {
+            Ok(found) if Identity::of(&found) == self.identity => Ok(()),
             Ok(_) => Err(replaced(path)),
             Err(source) => Err(missed(path, &source)),
         }
@@ -107,9 +107,8 @@ impl Known {
 }
 
 impl Identity {
-    fn of(path: &Path) -> io::Result<Self> {
-        let found = fs::metadata(path)?;
-        Ok(Self { number: number(&found), made: found.created().ok() })
+    fn of(found: &Metadata) -> Self {
+        Self { number: number(found), made: found.created().ok() }
     }
 }
 
