@@ -113,7 +113,7 @@ mod tests {
         let pace = Pace { under_way, since: Mutex::default() };
         pace.waits();
         let began = Instant::now();
-        pace.stalled(LIMIT).await;
+        tokio::time::timeout(LIMIT * 20, pace.stalled(LIMIT)).await.expect("it ends");
         began.elapsed()
     }
 

@@ -153,15 +153,20 @@ async fn a_standby_replays_nothing() {
     executes(bench.guard.begin(&delivery(&key)).await.unwrap()).complete(StoredResponse::bare(201)).await.unwrap();
     // One connection, so that it can be told what it is; `known` has met the key on it.
     let one = bench.another_store(&StoreOptions { max_connections: 1, ..StoreOptions::default() }).await;
-    let (known, stranger) = (Guard::new(one.clone(), LogDeliveries::Off), Guard::new(one.clone(), LogDeliveries::Off));
+    let guard = || Guard::new(one.clone(), LogDeliveries::Off);
+    let (known, refused, stranger) = (guard(), guard(), guard());
     assert!(matches!(known.begin(&delivery(&key)).await.unwrap(), Begun::Replay { .. }));
     bench.execute("CREATE SCHEMA standby").await;
     bench.execute("CREATE FUNCTION standby.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'").await;
-    for setting in ["SET search_path = standby, pg_catalog", "SET default_transaction_read_only = on"] {
-        sqlx::query(setting).execute(one.pool()).await.unwrap();
-    }
-    for guard in [known, stranger] {
+    let is_refused = async |guard: &Guard<PgStore>| {
         let error = guard.begin(&delivery(&key)).await.unwrap_err();
         assert!(error.to_string().contains("read-only"), "{error}");
+    };
+    // A primary that was: it is no standby, and takes no claims.
+    sqlx::query("SET default_transaction_read_only = on").execute(one.pool()).await.unwrap();
+    is_refused(&refused).await;
+    sqlx::query("SET search_path = standby, pg_catalog").execute(one.pool()).await.unwrap();
+    for guard in [known, stranger] {
+        is_refused(&guard).await;
     }
 }
