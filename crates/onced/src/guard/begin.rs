@@ -49,13 +49,6 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    pub(super) fn payload_differs(&self) -> bool {
-        match self {
-            Self::Execute(owned) => owned.payload_differs,
-            Self::Answer(answer) => answer.payload_differs,
-        }
-    }
-
     /// Whether it may be answered without having asked for the claim lock: whatever a rival may be doing, this stays so.
     pub(super) fn stands_whoever_has_the_lock(&self) -> bool {
         match self {
@@ -81,7 +74,7 @@ impl Outcome {
     pub(super) fn is_in_progress(&self) -> bool {
         match self {
             Self::Execute(_) => false,
-            Self::Answer(answer) => matches!(answer.decision, Decision::InProgress { .. }),
+            Self::Answer(answer) => answer.is_in_progress(),
         }
     }
 }
@@ -97,7 +90,7 @@ pub(super) struct Owned {
     /// What earlier attempts sent along, where the record says so: its recipe may have been another version's.
     pub(super) downstream_key: Option<String>,
     pub(super) expires_at: Option<Timestamp>,
-    payload_differs: bool,
+    pub(super) payload_differs: bool,
 }
 
 /// The record is not ours.
@@ -105,11 +98,26 @@ pub(super) struct Answer {
     decision: Decision,
     response: Option<StoredResponse>,
     pub(super) attempt: u32,
-    payload_differs: bool,
+    pub(super) payload_differs: bool,
     expires_at: Option<Timestamp>,
 }
 
 impl Answer {
+    /// Somebody else is at work, and nothing of it can be seen.
+    pub(super) fn rival() -> Self {
+        Self {
+            decision: Decision::InProgress { retry_after: Duration::from_secs(1) },
+            response: None,
+            attempt: 0,
+            payload_differs: false,
+            expires_at: None,
+        }
+    }
+
+    pub(super) fn is_in_progress(&self) -> bool {
+        matches!(self.decision, Decision::InProgress { .. })
+    }
+
     pub(super) fn words(&self) -> String {
         let word = match self.decision {
             Decision::Replay => "replay",

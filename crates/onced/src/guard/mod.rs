@@ -9,6 +9,7 @@
 //! }
 //! ```
 
+mod atomic;
 mod begin;
 mod cache;
 mod delivery_log;
@@ -27,6 +28,7 @@ use onced_core::record::{LeaseToken, StoredResponse};
 use onced_core::time::Timestamp;
 use uuid::Uuid;
 
+pub use self::atomic::Atomic;
 use self::begin::Outcome;
 use self::cache::Outcomes;
 use self::delivery_log::DeliveryLog;
@@ -59,6 +61,13 @@ pub struct Request {
     pub policy: Policy,
     /// How the owner stays alive.
     pub pace: Pace,
+}
+
+impl Request {
+    /// A delivery under the default [`Policy`] and [`Pace`].
+    pub fn new(scope: Scope, key: Key, fingerprint: Fingerprint) -> Self {
+        Self { scope, key, fingerprint, policy: Policy::default(), pace: Pace::default() }
+    }
 }
 
 /// How an owner stays alive while it works.
@@ -113,6 +122,20 @@ pub enum Begun<P> {
         /// What else there is to say.
         about: About,
     },
+}
+
+impl<P> Begun<P> {
+    /// The same with another right to execute.
+    pub fn map<Q>(self, of: impl FnOnce(P) -> Q) -> Begun<Q> {
+        match self {
+            Self::Execute(permit) => Begun::Execute(of(permit)),
+            Self::Replay { response, about } => Begun::Replay { response, about },
+            Self::InProgress { retry_after, about } => Begun::InProgress { retry_after, about },
+            Self::Mismatch { about } => Begun::Mismatch { about },
+            Self::Unknown { retry_after, about } => Begun::Unknown { retry_after, about },
+            Self::Exhausted { about } => Begun::Exhausted { about },
+        }
+    }
 }
 
 /// What else there is to say about a delivery that did not execute.
@@ -316,13 +339,23 @@ impl<S: Store> Guard<S> {
         received: Instant,
         permit: impl FnOnce(begin::Owned) -> P,
     ) -> Begun<P> {
-        if outcome.payload_differs() {
-            tracing::warn!(scope = %request.scope, key = request.key.shortened(), "known key, other payload: noted, as the scope says");
+        match outcome {
+            Outcome::Execute(owned) => {
+                note_other_payload(request, owned.payload_differs);
+                Begun::Execute(permit(owned))
+            }
+            Outcome::Answer(answer) => self.hand_answer(request, claim, answer, received).await,
         }
-        let answer = match outcome {
-            Outcome::Execute(owned) => return Begun::Execute(permit(owned)),
-            Outcome::Answer(answer) => answer,
-        };
+    }
+
+    async fn hand_answer<P>(
+        &self,
+        request: &Request,
+        claim: &Claim,
+        answer: begin::Answer,
+        received: Instant,
+    ) -> Begun<P> {
+        note_other_payload(request, answer.payload_differs);
         let line = DeliveryLine {
             id: Uuid::now_v7(),
             scope: claim.scope.clone(),
@@ -350,14 +383,29 @@ impl<S: Store + Transactional> Guard<S> {
     ///
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
-    pub async fn begin_tx(&self, tx: &mut S::Tx, request: &Request) -> Result<Begun<TxPermit>, GuardError> {
+    pub async fn begin_tx(&self, tx: &mut S::Tx, request: &Request) -> Result<Begun<TxPermit<S>>, GuardError> {
+        let (claim, outcome) = self.ask_within(tx, request).await.map_err(|error| describe(request, error))?;
+        let permit = |owned| self.tx_permit(request, claim.clone(), owned);
+        Ok(self.hand_out(request, &claim, outcome, Instant::now(), permit).await)
+    }
+
+    async fn ask_within(&self, tx: &mut S::Tx, request: &Request) -> Result<(Claim, Outcome), begin::Error> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
         let mut keys = self.store.within(tx);
         let look_first = keys.a_read_decides();
-        let begun = begin::begin(&mut keys, request, &claim, &mut memory, look_first).await;
-        let outcome = begun.map_err(|error| describe(request, error))?;
-        Ok(self.hand_out(request, &claim, outcome, Instant::now(), |owned| TxPermit::new(claim.clone(), owned)).await)
+        let outcome = begin::begin(&mut keys, request, &claim, &mut memory, look_first).await?;
+        Ok((claim, outcome))
+    }
+
+    fn tx_permit(&self, request: &Request, claim: Claim, owned: begin::Owned) -> TxPermit<S> {
+        TxPermit::new(self.store.clone(), self.log.clone(), request, claim, owned)
+    }
+}
+
+fn note_other_payload(request: &Request, differs: bool) {
+    if differs {
+        tracing::warn!(scope = %request.scope, key = request.key.shortened(), "known key, other payload: noted, as the scope says");
     }
 }
 

@@ -84,7 +84,7 @@ impl<S: Store> Guard<S> {
 }
 
 /// How long to pause after so many looks; `unit_random` is in `0.0..1.0`.
-fn pause(looks: u32, unit_random: f64) -> Duration {
+pub(super) fn pause(looks: u32, unit_random: f64) -> Duration {
     let doubled = FIRST_PAUSE.checked_mul(1_u32.checked_shl(looks).unwrap_or(u32::MAX));
     let longest = doubled.unwrap_or(LAST_PAUSE).min(LAST_PAUSE);
     longest.mul_f64(1.0 - JITTER * unit_random.clamp(0.0, 1.0))

@@ -169,4 +169,17 @@ pub trait Transactional: Keys {
     /// The records within `tx`. Where nothing bounds it yet, a claim does: nobody may hang in it for longer than the
     /// lease. (On SQLite nothing has to: whoever hangs there blocks others for their own busy timeout only.)
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> Self::InTx<'t>;
+
+    /// Commits a transaction. After [`StoreErrorKind::Lost`](super::StoreErrorKind::Lost) nobody knows whether it was
+    /// committed: read the record.
+    fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Rolls a transaction back, so that what it held is free when this returns.
+    fn rollback(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Sets the savepoint `onced_work`.
+    fn set_savepoint(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Undoes what was done since the savepoint `onced_work`.
+    fn undo_to_savepoint(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
 }

@@ -88,3 +88,37 @@ async fn open_transaction<DB: sqlx::Database>(
     let pool = pool.clone();
     tokio::spawn(async move { pool.begin_with(statement).await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?
 }
+
+/// What [`keys::Transactional`] asks of a transaction beyond its opening, for a backend whose errors `$of` translates. A
+/// commit is bounded by our own clock: the way to the database may be silent.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+macro_rules! transaction_ends {
+    ($of:path) => {
+        async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {
+            match tokio::time::timeout($crate::store::COMMIT_LIMIT, tx.commit()).await {
+                Ok(done) => done.map_err(|source| $of(source, "commit")),
+                Err(_) => Err(StoreError::new(StoreErrorKind::Lost, "commit: the database did not answer in time")),
+            }
+        }
+
+        async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError> {
+            tx.rollback().await.map_err(|source| $of(source, "roll back"))
+        }
+
+        async fn set_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
+            let set = sqlx::raw_sql("SAVEPOINT onced_work").execute(&mut **tx).await;
+            set.map(drop).map_err(|source| $of(source, "set a savepoint"))
+        }
+
+        async fn undo_to_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
+            let undone = sqlx::raw_sql("ROLLBACK TO SAVEPOINT onced_work").execute(&mut **tx).await;
+            undone.map(drop).map_err(|source| $of(source, "roll back to a savepoint"))
+        }
+    };
+}
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use transaction_ends;
+
+/// Above what a database takes to commit when it is well.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const COMMIT_LIMIT: Duration = Duration::from_secs(15);

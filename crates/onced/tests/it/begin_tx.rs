@@ -30,7 +30,7 @@ async fn together_or_not_at_all<S: Tested>() {
             order::<S>(&mut tx, &key).await;
         }
         if dropped_after == "the outcome" {
-            permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.unwrap();
+            permit.complete(&mut tx, StoredResponse::bare(201)).await.unwrap();
         }
         drop(tx);
         assert!(bench.record(&key).await.is_empty(), "dropped after {dropped_after}");
@@ -46,7 +46,7 @@ async fn together_or_not_at_all<S: Tested>() {
     let key = fresh_key();
     let (mut tx, permit) = begun(&bench, &key).await;
     order::<S>(&mut tx, &key).await;
-    permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.unwrap();
+    permit.complete(&mut tx, StoredResponse::bare(201)).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(bench.columns(&key, "status, attempt, response_code").await, ["completed", "1", "201"]);
     assert_eq!(bench.orders(&key).await, 1);
@@ -67,7 +67,7 @@ async fn remembers_a_failure<S: Tested>() {
     S::run(&mut tx, "SAVEPOINT work").await.unwrap();
     order::<S>(&mut tx, &key).await;
     S::run(&mut tx, "ROLLBACK TO SAVEPOINT work").await.unwrap();
-    permit.fail(&bench.store, &mut tx, "no stock", None).await.unwrap();
+    permit.fail(&mut tx, "no stock", None).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(bench.columns(&key, "status, attempt, error").await, ["failed", "1", "no stock"]);
     assert_eq!(bench.orders(&key).await, 0);
@@ -91,9 +91,9 @@ async fn fenced<S: Tested>() {
             let keys = crate::bench::of_backend(S::BACKEND, "{keys}");
             S::run(&mut tx, &format!("UPDATE {keys} SET {set} WHERE key = '{}'", key.as_str())).await.unwrap();
             let ended = if fails {
-                permit.fail(&bench.store, &mut tx, "late", None).await
+                permit.fail(&mut tx, "late", None).await
             } else {
-                permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.map(drop)
+                permit.complete(&mut tx, StoredResponse::bare(201)).await.map(drop)
             };
             assert!(matches!(ended, Err(EndError::ClaimLost { .. })), "{set}: {ended:?}");
             tx.rollback().await.unwrap();
@@ -148,7 +148,12 @@ async fn under_stricter_isolation_a_conflict_is_transient_and_the_whole_is_run_a
     }
 }
 
-async fn one_try(bench: &Bench<PgStore>, level: &str, key: &Key, number: u32) -> Result<Begun<TxPermit>, GuardError> {
+async fn one_try(
+    bench: &Bench<PgStore>,
+    level: &str,
+    key: &Key,
+    number: u32,
+) -> Result<Begun<TxPermit<PgStore>>, GuardError> {
     let pool: &PgPool = bench.store.pool();
     let mut tx = pool.begin().await.unwrap();
     PgStore::run(&mut tx, &format!("SET TRANSACTION ISOLATION LEVEL {level}")).await.unwrap();
@@ -157,7 +162,7 @@ async fn one_try(bench: &Bench<PgStore>, level: &str, key: &Key, number: u32) ->
     if number == 1 {
         let (mut rivals, permit) = begun(bench, key).await;
         order::<PgStore>(&mut rivals, key).await;
-        permit.complete(&bench.store, &mut rivals, StoredResponse::bare(201)).await.unwrap();
+        permit.complete(&mut rivals, StoredResponse::bare(201)).await.unwrap();
         rivals.commit().await.unwrap();
     }
     bench.guard.begin_tx(&mut tx, &delivery(key)).await
@@ -226,7 +231,7 @@ async fn lease_is_whole<S: Tested>() {
     assert!(until >= whole.as_micros(), "{} µs are missing", whole.as_micros() - until);
 }
 
-async fn begun<S: Tested>(bench: &Bench<S>, key: &Key) -> (S::Tx, TxPermit) {
+async fn begun<S: Tested>(bench: &Bench<S>, key: &Key) -> (S::Tx, TxPermit<S>) {
     let mut tx = bench.store.transaction().await.unwrap();
     let permit = executes(bench.guard.begin_tx(&mut tx, &delivery(key)).await.unwrap());
     (tx, permit)

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod atomic;
 mod begin_tx;
 mod bench;
 mod cancelled;

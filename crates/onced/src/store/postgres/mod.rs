@@ -249,6 +249,8 @@ impl Transactional for PgStore {
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> PgKeys<'t> {
         PgKeys { place: Place::Within, ..self.keys_on(tx) }
     }
+
+    super::transaction_ends!(error::of);
 }
 
 fn check_schema_name(schema: &str) -> Result<(), StoreError> {

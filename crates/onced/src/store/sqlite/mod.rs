@@ -183,6 +183,8 @@ impl Transactional for SqliteStore {
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> SqliteKeys<'t> {
         SqliteKeys { conn: tx, place: keys::Place::Within }
     }
+
+    super::transaction_ends!(error::of);
 }
 
 /// Opens the first connection. Where several make a file at the same time, SQLite does not wait for the one that is
