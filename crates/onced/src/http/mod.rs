@@ -3,4 +3,7 @@
 
 pub mod encoding;
 pub mod headers;
+pub mod outcome;
+pub mod prefer;
+pub mod request;
 pub mod respond;
