@@ -46,6 +46,7 @@ pub(crate) use upstream::{Upstream, UpstreamHttp};
 pub(crate) use values::Words;
 
 use document::Document;
+use onced::store::Pooler;
 use onced::store::deliveries::LogDeliveries;
 use outside::{Outside, Process};
 
@@ -106,6 +107,8 @@ pub(crate) struct StoreConfig {
     pub(crate) log_deliveries: LogDeliveries,
     /// How many bytes of outcomes that were lately replayed are kept in memory.
     pub(crate) replay_memory: u64,
+    /// PostgreSQL: what stands before the server.
+    pub(crate) pooler: Pooler,
     /// Whether to start on a database that may lose commits.
     pub(crate) allow_weak_durability: bool,
 }
@@ -113,6 +116,10 @@ pub(crate) struct StoreConfig {
 impl Words for LogDeliveries {
     const WORDS: &'static [(&'static str, Self)] =
         &[("all", Self::All), ("executed", Self::Executed), ("off", Self::Off)];
+}
+
+impl Words for Pooler {
+    const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("transaction", Self::Transaction)];
 }
 
 /// How the ledger is kept small.

@@ -158,6 +158,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Store, "busy_timeout", Time(d::BUSY_TIMEOUT), "How long a statement waits for the database's lock or for a free connection."),
     setting(Store, "log_deliveries", Word("all"), "Which deliveries are written down: `all`, `executed` or `off`."),
     setting(Store, "replay_memory", Bytes(d::REPLAY_MEMORY), "How much memory is kept for outcomes that were lately replayed, so that a storm of retries does not ask the database each time; 0: none. An outcome is answered with for a minute at most before its record is read again."),
+    setting(Store, "pooler", Word("none"), "PostgreSQL: what stands before the server. `transaction`: a pooler that lends a server's connection for one transaction (PgBouncer: `pool_mode = transaction`). Each statement is then a transaction of its own, and no outcome is answered with from memory. Without this setting the gateway does not start behind one. `none`: nothing, or a pooler that lends for a session."),
     setting(Store, "allow_weak_durability", Text("false"), "Start although the database may lose commits in a power failure."),
     setting(StoreUrl, "env", Nothing, "The environment variable that holds the URL."),
     setting(StoreUrl, "file", Nothing, "The file that holds the URL."),

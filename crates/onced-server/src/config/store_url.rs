@@ -28,6 +28,11 @@ impl StoreUrl {
         }
     }
 
+    /// Whether it names a PostgreSQL.
+    pub(crate) fn is_postgres(&self) -> bool {
+        self.0.starts_with("postgres")
+    }
+
     /// The URL with its password, for connecting and nothing else.
     pub(crate) fn expose(&self) -> &str {
         &self.0

@@ -300,7 +300,8 @@ impl<S: Store> Guard<S> {
         if !(outcome.stands_whoever_has_the_lock() || keys.a_read_decides() && outcome.takes_nothing()) {
             return Ok(None);
         }
-        if outcome.is_replay() {
+        // What was read in a time that is over may have come from another database.
+        if outcome.is_replay() && keys.epoch() == epoch {
             self.outcomes.keep(request, seen, asked_at, epoch);
         }
         Ok(Some(outcome))

@@ -119,7 +119,8 @@ pub trait Keys: Send {
     fn a_read_decides(&self) -> bool;
 
     /// Another number each time a connection to the database has been opened: what was read before may have come from
-    /// another server. Always the same where there is no other database to meet.
+    /// another server. Always the same where there is no other database to meet, and another one at each call where nobody
+    /// says when a connection leads to another server: nothing is kept then.
     fn epoch(&self) -> u64 {
         0
     }

@@ -37,6 +37,8 @@ pub struct StoreOptions {
     pub busy_timeout: Duration,
     /// What to do about settings under which commits can be lost.
     pub durability: Durability,
+    /// PostgreSQL: what stands before the server.
+    pub pooler: Pooler,
 }
 
 impl Default for StoreOptions {
@@ -47,8 +49,22 @@ impl Default for StoreOptions {
             acquire_timeout: Duration::from_secs(5),
             busy_timeout: Duration::from_secs(5),
             durability: Durability::Required,
+            pooler: Pooler::None,
         }
     }
+}
+
+/// What stands before a PostgreSQL server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pooler {
+    /// Nothing, or a pooler that lends a server's connection for as long as ours lasts (PgBouncer: `pool_mode =
+    /// session`).
+    #[default]
+    None,
+    /// A pooler that lends a server's connection for one transaction (PgBouncer: `pool_mode = transaction`). Every
+    /// statement is then sent without a name and within a transaction: anything else can get another client's answer
+    /// there. That is up to four round trips for what is one otherwise.
+    Transaction,
 }
 
 /// What to do about settings under which commits can be lost.

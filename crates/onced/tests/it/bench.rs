@@ -33,6 +33,10 @@ pub(crate) trait Tested:
     type Db: sqlx::Database;
     const BACKEND: Backend;
 
+    /// An empty database.
+    fn database() -> impl Future<Output = Database> + Send {
+        Database::create(Self::BACKEND)
+    }
     fn open_at(url: &str, options: &StoreOptions) -> impl Future<Output = Result<Self, StoreError>> + Send;
     fn bring_up_to_date(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -106,7 +110,7 @@ impl<S: Tested> Bench<S> {
     }
 
     pub(crate) async fn with(options: &StoreOptions) -> Self {
-        Self::on(Database::create(S::BACKEND).await, options, LogDeliveries::Executed).await
+        Self::on(S::database().await, options, LogDeliveries::Executed).await
     }
 
     pub(crate) async fn on(database: Database, options: &StoreOptions, log: LogDeliveries) -> Self {

@@ -117,6 +117,19 @@ async fn every_case_of_the_list_passes_on_both_backends() {
     assert_eq!((sqlite.passed, postgres.passed), (cases.len(), cases.len()));
 }
 
+/// The whole list on one backend more; the test is the caller.
+pub(crate) async fn whole_list<S: Tested>(name: &str) {
+    let (cases, started) = (listed(), std::time::Instant::now());
+    let tally = run_all::<S>(&cases).await;
+    let (count, seconds) = (tally.passed + tally.failed.len(), started.elapsed().as_secs());
+    println!(
+        "{}conformance: {count} cases on {name}, none skipped, in {seconds} s",
+        if testkit::soaking() { "SOAK: " } else { "" }
+    );
+    assert!(tally.failed.is_empty(), "{} cases failed:\n{}", tally.failed.len(), tally.failed.join("\n"));
+    assert_eq!(tally.passed, cases.len());
+}
+
 /// The cases of the file, each with its runner.
 fn listed() -> Vec<Case> {
     let lines: Vec<&str> =

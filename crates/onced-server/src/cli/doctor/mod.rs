@@ -97,12 +97,13 @@ async fn examine(config: &StoreConfig, sweep: SweepConfig) -> Vec<Finding> {
 }
 
 fn unreachable(error: &anyhow::Error) -> Finding {
-    // What a pooler says that lends connections by transaction and is asked for settings of the session.
-    let is_pooler = format!("{error:#}").contains("unsupported startup parameter");
+    // Whatever is said of a pooler says what to do about it.
+    let is_pooler = format!("{error:#}").contains("pool_mode = session");
     // The outermost only says that the ledger cannot be opened; the inner ones repeat each other.
     let why = error.chain().nth(1).map_or_else(|| error.to_string(), ToString::to_string);
     let to_do = if is_pooler {
-        "this is a pooler's answer: name PostgreSQL itself in the store's URL"
+        "there is a pooler in between: name PostgreSQL itself in the store's URL; or, where it lends by transaction, say pooler = \"transaction\" \
+         in [store] and name the file with --config"
     } else {
         "see that the database runs, that the URL is right and its user may connect"
     };

@@ -104,6 +104,8 @@ fn in_the_store_and_the_log() {
             ("max_connections = 0", "3:1", "is not a whole number from 1 to 1000"),
             ("log_deliveries = \"some\"", "3:1", "write \"all\", \"executed\" or \"off\""),
             ("schema = \"postgres://me:geheim@db\"", "3:1", "schema = \"postgres://me:***@db\" is not a plain name"),
+            ("pooler = \"session\"", "3:1", "write \"none\" or \"transaction\""),
+            ("pooler = \"transaction\"", "3:1", "is about PostgreSQL"),
             ("allow_weak_durability = \"yes\"", "3:1", "write allow_weak_durability = true, without quotes"),
             ("[log]\nlevel = \"information\"", "4:1", "write \"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
             ("[log]\nlevel = \"inf\"", "4:1", "did you mean \"info\"?"),

@@ -309,7 +309,7 @@ async fn a_ledger_that_cannot_be_reached_is_wrong() {
             client.write_all(&answer).await.expect("the client waits");
         }
     });
-    Report::of(&url).await.is_wrong("reach", "this is a pooler's answer");
+    Report::of(&url).await.is_wrong("reach", "there is a pooler in between");
     answering.abort();
 }
 
