@@ -1,4 +1,5 @@
-//! A throw-away PostgreSQL for one test run, from the binaries of the system; it touches no other server.
+//! Throw-away PostgreSQL servers for one test run: from the binaries of the system, and of the newest version from those
+//! that setup has fetched. They touch no other server.
 //!
 //! A small shell stands between: it holds the read end of a pipe whose write end only this process has. However this
 //! process ends, the shell sees the end of the pipe, stops the server and removes its files.
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::shell::{first_line, works};
+use crate::shell::{first_line, run, works};
 
 /// Waits for the end of its input, then stops the server at once and removes the folder.
 const GUARD: &str = r#"
@@ -42,12 +43,22 @@ pub(crate) struct Postgres {
 impl Postgres {
     pub(crate) fn start() -> anyhow::Result<Self> {
         let binaries = binaries().context("no PostgreSQL server found; `cargo xtask setup` installs it")?;
+        Self::start_from(&Programs::At(binaries))
+    }
+
+    /// One from a package in a folder that another user need not be able to see, with its programs in `binaries` there.
+    pub(crate) fn start_packed(package: PathBuf, binaries: &'static str) -> anyhow::Result<Self> {
+        Self::start_from(&Programs::Packed { package, binaries })
+    }
+
+    fn start_from(programs: &Programs) -> anyhow::Result<Self> {
+        let binaries = programs.place();
         let version = first_line(binaries.join("postgres"), &["--version"]).unwrap_or_default();
         eprintln!("xtask: starting a throw-away server: {version}");
         // Another program may take the port between its choice and its use.
         let mut last = None;
         for _ in 0..3 {
-            match start_on(&binaries, free_port()?) {
+            match start_on(programs, free_port()?) {
                 Ok((guard, port)) => return Ok(Self { guard, port, version }),
                 Err(error) => last = Some(error),
             }
@@ -68,6 +79,25 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         end(&mut self.guard);
+    }
+}
+
+/// Where a server's programs are.
+enum Programs {
+    At(PathBuf),
+    /// Beside the libraries that they need: the package is copied as a whole, and goes with the server.
+    Packed {
+        package: PathBuf,
+        binaries: &'static str,
+    },
+}
+
+impl Programs {
+    fn place(&self) -> PathBuf {
+        match self {
+            Self::At(binaries) => binaries.clone(),
+            Self::Packed { package, binaries } => package.join(binaries),
+        }
     }
 }
 
@@ -95,15 +125,25 @@ fn debian_folders() -> Vec<PathBuf> {
     numbered.into_iter().rev().map(|(_, folder)| folder).collect()
 }
 
-fn start_on(binaries: &Path, port: u16) -> anyhow::Result<(Child, u16)> {
+fn start_on(programs: &Programs, port: u16) -> anyhow::Result<(Child, u16)> {
     let user = User::of_the_server()?;
     // Short, because the path of a unix socket may have 107 bytes only.
     let folder = PathBuf::from(first_line("mktemp", &["-d", "/tmp/onced-pg-XXXXXX"]).context("mktemp failed")?);
-    let started = user.give(&folder).and_then(|()| init(binaries, &folder, &user)).and_then(|()| {
-        let mut guard = spawn(binaries, &folder, &user, port)?;
+    let started = (|| {
+        let binaries = match programs {
+            Programs::At(binaries) => binaries.clone(),
+            Programs::Packed { package, binaries } => {
+                let own = folder.join("package");
+                run(Command::new("cp").arg("-r").arg(package).arg(&own))?;
+                own.join(binaries)
+            }
+        };
+        user.give(&folder)?;
+        init(&binaries, &folder, &user)?;
+        let mut guard = spawn(&binaries, &folder, &user, port)?;
         wait_until_ready(&mut guard).inspect_err(|_| end(&mut guard))?;
         Ok((guard, port))
-    });
+    })();
     if started.is_err() {
         fs::remove_dir_all(&folder).ok();
     }
@@ -127,7 +167,7 @@ fn spawn(binaries: &Path, folder: &Path, user: &User, port: u16) -> anyhow::Resu
     }
     guard.arg(binaries.join("postgres")).arg("-D").arg(folder.join("data")).arg("-k").arg(folder);
     // fsync is on: crash tests must meet what a real server does.
-    let settings = ["listen_addresses=127.0.0.1", "max_connections=300", "fsync=on", "lc_messages=C"];
+    let settings = ["listen_addresses=127.0.0.1", "max_connections=800", "fsync=on", "lc_messages=C"];
     guard.args(settings.iter().flat_map(|setting| ["-c", setting])).args(["-p", &port.to_string()]);
     guard.args(["-c", "logging_collector=off", "-c", "log_destination=stderr"]);
     // In a group of its own, so that Ctrl-C ends this process first and the server by the guard.
@@ -216,7 +256,7 @@ impl User {
 
     fn give(&self, folder: &Path) -> anyhow::Result<()> {
         let Self::Other { name, group } = self else { return Ok(()) };
-        let status = Command::new("chown").arg(format!("{name}:{group}")).arg(folder).status()?;
+        let status = Command::new("chown").arg("-R").arg(format!("{name}:{group}")).arg(folder).status()?;
         ensure!(status.success(), "chown of the server's folder failed");
         Ok(())
     }

@@ -11,7 +11,7 @@ use anyhow::Context;
 use crate::page::{Page, facts};
 use crate::postgres::Postgres;
 use crate::shell::{announce, ended};
-use crate::suite::{Runner, build, runner, with_environment};
+use crate::suite::{Runner, Servers, build, runner, with_environment};
 
 const PAGE: Page = Page {
     path: "docs/reference/soak.md",
@@ -49,23 +49,23 @@ pub(crate) struct Options {
 /// Runs the tests; the page is written only after a run without failure.
 pub(crate) fn run(inputs: &Path, options: &Options) -> anyhow::Result<()> {
     build()?;
-    let postgres = Postgres::start()?;
+    let servers = Servers::start(inputs)?;
     if options.only.is_none() {
         let shown = ["--profile=soak", "--success-output=immediate", "--failure-output=immediate"];
         let args = if options.args.is_empty() { without_load(&Runner::found()) } else { options.args.clone() };
         let mut tests = runner(&Runner::found(), &shown, &args);
-        with_environment(&mut tests, &postgres, inputs).env("ONCED_SOAK", "1");
+        with_environment(&mut tests, &servers, inputs).env("ONCED_SOAK", "1");
         let counted = collect(&mut tests)?;
-        PAGE.write(&summary(&postgres, &counted))?;
+        PAGE.write(&summary(&servers.postgres, &counted))?;
         eprintln!("xtask: {} counts written to {}", counted.len(), PAGE.path);
     }
     if options.args.is_empty() {
         let mut load = runner(&Runner::found(), &["--profile=soak", "--no-capture"], &load_alone(&Runner::found()));
-        with_environment(&mut load, &postgres, inputs).env("ONCED_SOAK", "1");
+        with_environment(&mut load, &servers, inputs).env("ONCED_SOAK", "1");
         load.env("ONCED_LOAD_MINUTES", options.minutes.to_string());
         let counted = collect(&mut load)?;
         let words = "## The mixed load\n\nWhat the test of that name in `crates/onced-server/tests/it/load.rs` has counted.\n\n";
-        LOAD_PAGE.write(&format!("{words}{}", summary(&postgres, &counted)))?;
+        LOAD_PAGE.write(&format!("{words}{}", summary(&servers.postgres, &counted)))?;
         eprintln!("xtask: the load's counts are written to {}", LOAD_PAGE.path);
     }
     Ok(())

@@ -1,25 +1,41 @@
-//! Building and running all tests on a throw-away PostgreSQL.
+//! Building and running all tests on throw-away PostgreSQL servers.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::postgres::Postgres;
+use crate::setup;
 use crate::shell::{cargo, run, works};
 
 /// Builds, then runs the tests; with `args` only those, and no documentation tests.
 pub(crate) fn test(inputs: &Path, args: &[String]) -> anyhow::Result<()> {
     build()?;
-    let postgres = Postgres::start()?;
+    let servers = Servers::start(inputs)?;
     if args.is_empty() {
         // First, so that the run closes on the tests' own summary.
         let mut documentation = cargo();
         documentation.args(["test", "--quiet", "--doc", "--workspace"]);
-        run(with_environment(&mut documentation, &postgres, inputs))?;
+        run(with_environment(&mut documentation, &servers, inputs))?;
     }
     let mut tests = runner(&Runner::found(), &[], args);
-    run(with_environment(&mut tests, &postgres, inputs))?;
+    run(with_environment(&mut tests, &servers, inputs))?;
     eprintln!("xtask: all tests passed");
     Ok(())
+}
+
+/// The servers that the tests run on.
+pub(crate) struct Servers {
+    /// Of the system's version.
+    pub(crate) postgres: Postgres,
+    /// Of the newest version.
+    new: Postgres,
+}
+
+impl Servers {
+    pub(crate) fn start(inputs: &Path) -> anyhow::Result<Self> {
+        let new = Postgres::start_packed(setup::new_postgres_folder(inputs), setup::NEW_POSTGRES_BINARIES)?;
+        Ok(Self { postgres: Postgres::start()?, new })
+    }
 }
 
 /// Builds everything that tests may start.
@@ -59,6 +75,7 @@ pub(crate) fn runner(runner: &Runner, shown: &[&str], args: &[String]) -> Comman
 }
 
 /// What the tests read.
-pub(crate) fn with_environment<'a>(command: &'a mut Command, postgres: &Postgres, inputs: &Path) -> &'a mut Command {
-    command.env("ONCED_TEST_POSTGRES", postgres.url()).env("ONCED_TEST_INPUTS", inputs)
+pub(crate) fn with_environment<'a>(command: &'a mut Command, servers: &Servers, inputs: &Path) -> &'a mut Command {
+    command.env("ONCED_TEST_POSTGRES", servers.postgres.url()).env("ONCED_TEST_POSTGRES_NEW", servers.new.url());
+    command.env("ONCED_TEST_INPUTS", inputs)
 }

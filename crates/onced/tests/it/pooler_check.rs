@@ -14,7 +14,7 @@ use testkit::{Backend, Database};
 use crate::bench::{options, until};
 
 /// How often each is looked at: what is found by luck would be missed once.
-const ROUNDS: u32 = 300;
+const ROUNDS: u32 = 20;
 
 fn expecting(pooler: Pooler) -> StoreOptions {
     StoreOptions { pooler, acquire_timeout: Duration::from_secs(20), ..options() }
