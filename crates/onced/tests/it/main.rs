@@ -23,6 +23,7 @@ mod isolation;
 mod known;
 mod lost_replies;
 mod migrations;
+mod nameless;
 mod new_postgres;
 mod onlooked;
 mod plant;
