@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use onced::store::health::{Health as _, Settings};
-use onced::store::{AnyStore, StoreError};
+use onced::store::{AnyStore, Pooler, StoreError};
 use serde_json::json;
 
 use self::finding::{Finding, Verdict};
@@ -91,14 +91,20 @@ async fn examine(config: &StoreConfig, sweep: SweepConfig) -> Vec<Finding> {
     let lenient =
         StoreConfig { max_connections: config.max_connections.max(4), allow_weak_durability: true, ..config.clone() };
     match app::open_store_as_it_is(&lenient).await {
-        Ok(store) => look(store, config.max_connections, sweep.keep_deliveries).await,
+        Ok(store) => {
+            let mut findings = look(store, config.max_connections, sweep.keep_deliveries).await;
+            if config.pooler == Pooler::Transaction {
+                findings.push(server::pooler_by_transaction());
+            }
+            findings
+        }
         Err(error) => vec![unreachable(&error)],
     }
 }
 
 fn unreachable(error: &anyhow::Error) -> Finding {
     // Whatever is said of a pooler says what to do about it.
-    let is_pooler = format!("{error:#}").contains("pool_mode = session");
+    let is_pooler = format!("{error:#}").contains("pool_mode = ");
     // The outermost only says that the ledger cannot be opened; the inner ones repeat each other.
     let why = error.chain().nth(1).map_or_else(|| error.to_string(), ToString::to_string);
     let to_do = if is_pooler {

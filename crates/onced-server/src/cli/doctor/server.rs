@@ -224,6 +224,15 @@ pub(super) fn pooler(backends: Option<Backends>) -> Option<Finding> {
     })
 }
 
+/// Where the configuration says that there is one.
+pub(super) fn pooler_by_transaction() -> Finding {
+    Finding::ok(
+        "pooler",
+        "pooler = \"transaction\"",
+        "each statement is a transaction of its own, which such a pooler keeps whole",
+    )
+}
+
 /// 1.5 MiB, as people read it.
 pub(super) fn bytes(count: u64) -> String {
     let units = [(1_u64 << 40, "TiB"), (GIB, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
