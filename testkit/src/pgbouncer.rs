@@ -7,18 +7,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tempfile::TempDir;
-
 use crate::{free_port, postgres};
 
 const GUARD: &str = r#"
 trap '' HUP INT TERM
+folder=$1; shift
 "$@" </dev/null &
 pooler=$!
 exec 2>/dev/null
 while read -r _; do :; done
 kill -KILL "$pooler"
 wait "$pooler"
+rm -rf "$folder"
 "#;
 /// The package puts it where only root looks.
 const PLACES: [&str; 3] = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer"];
@@ -61,7 +61,6 @@ impl PoolOptions {
 pub struct PgBouncer {
     guard: Child,
     port: u16,
-    _folder: TempDir,
 }
 
 impl PgBouncer {
@@ -106,13 +105,15 @@ fn start_on(port: u16, options: PoolOptions) -> Result<PgBouncer, String> {
     let program = PLACES.iter().find(|place| std::path::Path::new(place).is_file());
     let program = program.expect("there is no pgbouncer: run `cargo xtask setup`");
     let folder = tempfile::Builder::new().prefix("onced-pool-").tempdir().expect("no temporary folder");
+    // The guard removes it: a pooler that lives as long as the process is never dropped.
+    let folder = folder.keep();
     // It runs as another user, where this is root.
-    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("the folder is ours");
-    let (users, settings) = (folder.path().join("users.txt"), folder.path().join("pgbouncer.ini"));
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).expect("the folder is ours");
+    let (users, settings) = (folder.join("users.txt"), folder.join("pgbouncer.ini"));
     std::fs::write(&users, "\"postgres\" \"\"\n").expect("the folder is ours");
     std::fs::write(&settings, configuration(port, options, &users.display().to_string())).expect("the folder is ours");
     let mut command = Command::new("sh");
-    command.args(["-c", GUARD, "onced-pool"]);
+    command.args(["-c", GUARD, "onced-pool"]).arg(&folder);
     if rustix::process::geteuid().is_root() {
         // As root it refuses to run; 65534 is `nobody` on every Linux.
         command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--pdeathsig", "KILL"]);
@@ -135,7 +136,7 @@ fn start_on(port: u16, options: PoolOptions) -> Result<PgBouncer, String> {
         }
         said.join("\n")
     });
-    let mut pooler = PgBouncer { guard, port, _folder: folder };
+    let mut pooler = PgBouncer { guard, port };
     match is_up.recv_timeout(LIMIT) {
         Ok(()) => Ok(pooler),
         Err(_) => {
