@@ -75,6 +75,22 @@ impl<W: Surrounding> Transactional for Variant<W> {
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> PgKeys<'t> {
         self.0.within(tx)
     }
+
+    async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {
+        self.0.commit(tx).await
+    }
+
+    async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError> {
+        self.0.rollback(tx).await
+    }
+
+    async fn set_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
+        self.0.set_savepoint(tx).await
+    }
+
+    async fn undo_to_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
+        self.0.undo_to_savepoint(tx).await
+    }
 }
 
 impl<W: Surrounding> Keys for Variant<W> {
