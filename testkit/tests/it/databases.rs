@@ -52,5 +52,5 @@ async fn a_dropped_database_is_gone() {
 async fn the_server_is_as_crash_tests_need_it() {
     let database = Database::create(Backend::Postgres).await;
     let settings = "SELECT current_setting('fsync'), current_setting('max_connections')";
-    assert_eq!(database.sql().text(settings).await, [["on", "300"]]);
+    assert_eq!(database.sql().text(settings).await, [["on", "800"]]);
 }

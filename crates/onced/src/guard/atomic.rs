@@ -20,10 +20,26 @@ use crate::store::{StoreError, StoreErrorKind};
 /// [`fail`](Self::fail). Dropping it rolls everything back, the claim included: the next delivery executes.
 #[must_use = "dropped, it rolls everything back"]
 pub struct Atomic<S: Store + Transactional> {
-    pub(crate) guard: Guard<S>,
-    pub(crate) request: Request,
-    pub(crate) tx: S::Tx,
-    pub(crate) permit: TxPermit<S>,
+    guard: Guard<S>,
+    request: Request,
+    tx: S::Tx,
+    permit: TxPermit<S>,
+}
+
+/// What is left of an [`Atomic`] whose transaction somebody else holds.
+#[cfg(feature = "axum")]
+pub(crate) struct WithoutTx<S> {
+    guard: Guard<S>,
+    request: Request,
+    permit: TxPermit<S>,
+}
+
+#[cfg(feature = "axum")]
+impl<S: Store + Transactional> WithoutTx<S> {
+    pub(crate) fn back(self, tx: S::Tx) -> Atomic<S> {
+        let Self { guard, request, permit } = self;
+        Atomic { guard, request, tx, permit }
+    }
 }
 
 impl<S: Store + Transactional> fmt::Debug for Atomic<S> {
@@ -237,6 +253,12 @@ impl<S: Store + Transactional> Atomic<S> {
     /// The transaction: what is written through it commits with the outcome. Ending it is left to this.
     pub fn tx(&mut self) -> &mut S::Tx {
         &mut self.tx
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn lend(self) -> (S::Tx, WithoutTx<S>) {
+        let Self { guard, request, tx, permit } = self;
+        (tx, WithoutTx { guard, request, permit })
     }
 
     /// The number of this attempt, from 1.

@@ -190,6 +190,12 @@ pub struct Guard<S> {
     observes: bool,
 }
 
+impl<S> std::fmt::Debug for Guard<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("observes", &self.observes).finish_non_exhaustive()
+    }
+}
+
 impl<S: Store> Guard<S> {
     /// A guard over that store. Needs a tokio runtime, for the log of deliveries.
     pub fn new(store: S, log_deliveries: LogDeliveries) -> Self {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use self::any::AnyStore;
-pub use self::error::{StoreError, StoreErrorKind};
+pub use self::error::{StoreError, StoreErrorKind, passes};
 
 /// How a store is opened.
 #[derive(Clone, Debug)]

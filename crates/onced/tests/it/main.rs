@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod atomic;
+mod axum_layer;
 mod begin_tx;
 mod bench;
 mod cancelled;

@@ -2,7 +2,7 @@
 
 mod bounded;
 mod deliveries;
-mod error;
+pub(super) mod error;
 mod health;
 mod keys;
 mod lent;

@@ -1,7 +1,7 @@
 //! The ledger in a SQLite file: the embedded default.
 
 mod deliveries;
-mod error;
+pub(super) mod error;
 mod health;
 mod identity;
 mod keys;
