@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::begin::{self, Answer, Outcome, Owned};
 use super::retry::random_unit;
+use super::running::Mark;
 use super::wait::pause;
 use super::{Begun, Completed, EndError, Guard, GuardError, Request, Store, Tries, TxPermit, describe};
 use crate::store::keys::{Claim, Transactional};
@@ -24,6 +25,7 @@ pub struct Atomic<S: Store + Transactional> {
     request: Request,
     tx: S::Tx,
     permit: TxPermit<S>,
+    mark: Option<Mark>,
 }
 
 /// What is left of an [`Atomic`] whose transaction somebody else holds.
@@ -32,13 +34,14 @@ pub(crate) struct WithoutTx<S> {
     guard: Guard<S>,
     request: Request,
     permit: TxPermit<S>,
+    mark: Option<Mark>,
 }
 
 #[cfg(feature = "axum")]
 impl<S: Store + Transactional> WithoutTx<S> {
     pub(crate) fn back(self, tx: S::Tx) -> Atomic<S> {
-        let Self { guard, request, permit } = self;
-        Atomic { guard, request, tx, permit }
+        let Self { guard, request, permit, mark } = self;
+        Atomic { guard, request, tx, permit, mark }
     }
 }
 
@@ -65,7 +68,7 @@ impl WithoutRows {
 
 /// What one look came to.
 enum Asked<Tx> {
-    Mine { tx: Tx, claim: Claim, owned: Owned },
+    Mine { tx: Tx, claim: Claim, owned: Owned, mark: Option<Mark> },
     Other { claim: Claim, answer: Answer },
 }
 
@@ -74,8 +77,9 @@ impl<S: Store + Transactional> Guard<S> {
     /// again; where an attempt is running this waits up to `wait` for it to end and then begins afresh, with neither a
     /// connection nor a transaction held between two looks (see [`Guard::begin_waiting`]).
     ///
-    /// Where the backend cannot see a rival's transaction (SQLite), a duplicate of a running request first waits for
-    /// the write lock, for `busy_timeout` at most, and then comes to [`Begun::InProgress`].
+    /// Where the backend cannot see a rival's transaction (SQLite), a duplicate of what another process is executing waits
+    /// for the write lock, for `busy_timeout` at most, and then comes to [`Begun::InProgress`]; one of what this guard is
+    /// executing does so at once.
     ///
     /// # Errors
     /// [`GuardError`] where the store could not be asked or understood: nothing must be executed then.
@@ -86,10 +90,11 @@ impl<S: Store + Transactional> Guard<S> {
         let (since, mut looks) = (Instant::now(), 0);
         loop {
             let (claim, answer) = match self.ask_atomic(request).await? {
-                Asked::Mine { tx, claim, owned } => {
+                Asked::Mine { tx, claim, owned, mark } => {
                     super::note_other_payload(request, owned.payload_differs);
                     let permit = self.tx_permit(request, claim, owned);
-                    return Ok(Begun::Execute(Atomic { guard: self.clone(), request: request.clone(), tx, permit }));
+                    let (guard, request) = (self.clone(), request.clone());
+                    return Ok(Begun::Execute(Atomic { guard, request, tx, permit, mark }));
                 }
                 Asked::Other { claim, answer } => (claim, answer),
             };
@@ -139,7 +144,7 @@ impl<S: Store + Transactional> Guard<S> {
     async fn record(&self, request: &Request, ending: &WithoutRows) -> Result<Begun<Completed>, GuardError> {
         let mut tries = Tries::default();
         loop {
-            let Atomic { mut tx, permit, .. } = match self.begin_atomic(request, Duration::ZERO).await? {
+            let Atomic { mut tx, permit, mark: _mark, .. } = match self.begin_atomic(request, Duration::ZERO).await? {
                 Begun::Execute(atomic) => atomic,
                 other @ (Begun::Replay { .. }
                 | Begun::InProgress { .. }
@@ -208,6 +213,20 @@ impl<S: Store + Transactional> Guard<S> {
         if let Some(Outcome::Answer(answer)) = self.answered_before(&mut keys, request).await? {
             return Ok(Asked::Other { claim: self.claim(request), answer });
         }
+        let mut mark = None;
+        if keys.a_read_decides() {
+            // What needs no writing does not wait for the one writer, and nobody waits for what this process does.
+            if let Ok(Some((_, outcome))) = begin::look(&mut keys, request).await
+                && outcome.takes_nothing()
+                && let Outcome::Answer(answer) = outcome
+            {
+                return Ok(Asked::Other { claim: self.claim(request), answer });
+            }
+            mark = self.running.mark(&request.scope, &request.key);
+            if mark.is_none() {
+                return Ok(Asked::Other { claim: self.claim(request), answer: Answer::rival() });
+            }
+        }
         loop {
             let mut tx = match self.store.transaction().await {
                 Ok(tx) => tx,
@@ -229,7 +248,7 @@ impl<S: Store + Transactional> Guard<S> {
                 self.known.note(&request.scope, &request.key);
             }
             let asked = match asked {
-                Ok((claim, Outcome::Execute(owned))) => return Ok(Asked::Mine { tx, claim, owned }),
+                Ok((claim, Outcome::Execute(owned))) => return Ok(Asked::Mine { tx, claim, owned, mark }),
                 Ok((claim, Outcome::Answer(answer))) => Ok(Asked::Other { claim, answer }),
                 Err(error) => Err(error),
             };
@@ -257,8 +276,8 @@ impl<S: Store + Transactional> Atomic<S> {
 
     #[cfg(feature = "axum")]
     pub(crate) fn lend(self) -> (S::Tx, WithoutTx<S>) {
-        let Self { guard, request, tx, permit } = self;
-        (tx, WithoutTx { guard, request, permit })
+        let Self { guard, request, tx, permit, mark } = self;
+        (tx, WithoutTx { guard, request, permit, mark })
     }
 
     /// The number of this attempt, from 1.
@@ -282,7 +301,7 @@ impl<S: Store + Transactional> Atomic<S> {
     /// # Cancel safety
     /// If the future is dropped, either all of it is committed or nothing.
     pub async fn commit(self, response: StoredResponse) -> Result<Completed, EndError> {
-        let Self { guard, mut tx, permit, .. } = self;
+        let Self { guard, mut tx, permit, mark: _mark, .. } = self;
         let own_record = permit.own_record();
         let ended = permit.complete(&mut tx, response).await;
         guard.close_tx(tx, ended, Status::Completed, &own_record).await
@@ -297,8 +316,7 @@ impl<S: Store + Transactional> Atomic<S> {
     /// # Cancel safety
     /// As [`Guard::record_refusal`]; the rows are rolled back either way.
     pub async fn refuse(self, response: StoredResponse) -> Result<Begun<Completed>, GuardError> {
-        let Self { guard, request, tx, .. } = self;
-        roll_back(&guard, tx).await;
+        let (guard, request) = self.undone().await;
         guard.record_refusal(&request, response).await
     }
 
@@ -311,16 +329,19 @@ impl<S: Store + Transactional> Atomic<S> {
     /// # Cancel safety
     /// As [`Guard::record_failure`]; the rows are rolled back either way.
     pub async fn fail(self, error: &str, response: Option<StoredResponse>) -> Result<Begun<Completed>, GuardError> {
-        let Self { guard, request, tx, .. } = self;
-        roll_back(&guard, tx).await;
+        let (guard, request) = self.undone().await;
         guard.record_failure(&request, error, response).await
     }
-}
 
-async fn roll_back<S: Store + Transactional>(guard: &Guard<S>, tx: S::Tx) {
-    if let Err(error) = guard.store.rollback(tx).await {
-        // The connection is given up, and the database rolls back.
-        tracing::debug!(%error, "a transaction could not be rolled back in words");
+    /// Rolls back; afterwards the key can be claimed anew.
+    async fn undone(self) -> (Guard<S>, Request) {
+        let Self { guard, request, tx, permit: _, mark } = self;
+        if let Err(error) = guard.store.rollback(tx).await {
+            // The connection is given up, and the database rolls back.
+            tracing::debug!(%error, "a transaction could not be rolled back in words");
+        }
+        drop(mark);
+        (guard, request)
     }
 }
 

@@ -17,6 +17,7 @@ mod heartbeat;
 mod known;
 mod permit;
 mod retry;
+mod running;
 mod wait;
 
 use std::time::{Duration, Instant};
@@ -36,6 +37,7 @@ use self::known::Known;
 pub use self::permit::{Completed, EndError, OwnRecord, Permit, Standing, TxPermit};
 use self::retry::CLAIM_TIME;
 pub use self::retry::Tries;
+use self::running::Running;
 use crate::store::StoreError;
 use crate::store::deliveries::{Deliveries, DeliveryLine, LogDeliveries};
 use crate::store::keys::{Claim, Keys, Transactional};
@@ -187,6 +189,7 @@ pub struct Guard<S> {
     log: DeliveryLog,
     known: Known,
     outcomes: Outcomes,
+    running: Running,
     observes: bool,
 }
 
@@ -200,7 +203,14 @@ impl<S: Store> Guard<S> {
     /// A guard over that store. Needs a tokio runtime, for the log of deliveries.
     pub fn new(store: S, log_deliveries: LogDeliveries) -> Self {
         let log = DeliveryLog::start(store.clone(), log_deliveries);
-        Self { store, log, known: Known::new(), outcomes: Outcomes::new(0), observes: false }
+        Self {
+            store,
+            log,
+            known: Known::new(),
+            outcomes: Outcomes::new(0),
+            running: Running::default(),
+            observes: false,
+        }
     }
 
     /// The same guard with so many bytes of memory for outcomes that were lately replayed: [`Guard::begin`] answers with

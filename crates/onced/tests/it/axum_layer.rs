@@ -178,6 +178,7 @@ on_both! {
     a_panic_and_a_broken_answer_leave_nothing => leaves_nothing;
     a_large_answer_reaches_its_first_caller_whole => large;
     a_client_that_hangs_up_stops_nothing => hangs_up;
+    a_hot_key_is_in_progress_at_once_and_holds_nobody_up => hot_key;
     o_01_twenty_at_once_on_two_instances_have_one_effect => o_01;
     o_06_ten_retries_of_a_failed_one_run_once => o_06;
     o_12_each_tenant_has_keys_of_its_own => o_12;
@@ -276,6 +277,26 @@ async fn hangs_up<S: Tested>() {
     until("its rows are committed", async || app.rows(&key).await == 1).await;
     let again = app.order(&key).await;
     assert_eq!((again.is_replay(), &again.body[..], app.runs()), (true, &b"at last"[..], 1));
+}
+
+/// More duplicates than the store has connections, while the handler runs: each is told at once, and no other key waits
+/// on PostgreSQL. (On SQLite whoever writes waits for the one writer.)
+async fn hot_key<S: Tested>() {
+    let (app, key) = (App::<S>::new().await, fresh_key());
+    app.next(&[Does::Hang]);
+    let (router, request) = (app.router.clone(), order(&key, "{\"qty\":1}"));
+    let first = tokio::spawn(async move { answer(router.oneshot(request).await.unwrap()).await });
+    until("the handler runs", async || app.runs() == 1).await;
+    for answer in join_all((0..50).map(|_| app.order(&key))).await {
+        assert_eq!((answer.status, answer.code().as_str()), (StatusCode::CONFLICT, "in-progress"));
+    }
+    if S::BACKEND == testkit::Backend::Postgres {
+        assert_eq!(app.order(&fresh_key()).await.status, StatusCode::CREATED);
+    }
+    app.script.go_on.add_permits(1);
+    assert_eq!(&first.await.unwrap().body[..], b"at last");
+    assert!(app.order(&key).await.is_replay());
+    assert_eq!(app.rows(&key).await, 1);
 }
 
 async fn o_01<S: Tested>() {

@@ -91,6 +91,7 @@ where
             Ok(ran) => ran,
             Err(panic) => {
                 drop_tx(guard.store(), tx).await;
+                drop(rest);
                 if let Err(error) = guard.record_failure(request, "the handler panicked", None).await {
                     tracing::error!(%error, "a failed attempt could not be recorded");
                 }
@@ -109,6 +110,7 @@ where
         let Some(Kept { bytes, body }) = kept else {
             self.complain("the handler's answer broke off: nothing is committed");
             drop_tx(guard.store(), Some(tx)).await;
+            drop(rest);
             let failed = guard.record_failure(request, "the handler's answer broke off", None).await;
             return Ran::Answered(self.recorded(failed, self.problem(&Problem::HandlerFailed)));
         };

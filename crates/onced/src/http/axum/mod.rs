@@ -3,7 +3,7 @@
 //!
 //! ```no_run
 //! use axum::routing::post;
-//! use axum::{Json, Router, http::StatusCode};
+//! use axum::{Router, http::StatusCode};
 //! use onced::core::key::Scope;
 //! use onced::guard::Guard;
 //! use onced::http::axum::{Onced, Tx, TxError};
@@ -16,7 +16,7 @@
 //! let once = Onced::new(Guard::new(store, LogDeliveries::All));
 //! let app: Router = Router::new().route("/orders", post(order).layer(once.atomic(Scope::new("shop.orders")?)));
 //!
-//! async fn order(mut tx: Tx<SqliteStore>, Json(item): Json<String>) -> Result<StatusCode, TxError> {
+//! async fn order(mut tx: Tx<SqliteStore>, item: String) -> Result<StatusCode, TxError> {
 //!     sqlx::query("INSERT INTO orders (item) VALUES (?1)").bind(item).execute(&mut **tx).await?;
 //!     Ok(StatusCode::CREATED)
 //! }
