@@ -33,7 +33,6 @@ use std::time::Duration;
 
 pub(crate) use caller::{RateLimit, Tenant};
 pub(crate) use cors::Origins;
-pub(crate) use defaults::LONGEST_WAIT;
 pub(crate) use errors::{ConfigError, ConfigErrors, Position};
 pub(crate) use flags::{Flags, effect_from_word};
 pub(crate) use key_rule::{AgentParts, KeyRule, KeySource, Missing, PartSource, Tool, WithinStep};

@@ -41,7 +41,7 @@ use self::cors::Cors;
 use self::passing::Passing;
 use self::prepare::{Prepared, prepare};
 use self::transport::{Target, Targets};
-use crate::config::{Config, LONGEST_WAIT, Match, Route};
+use crate::config::{Config, Match, Route};
 
 /// What the gateway takes in.
 pub(crate) type Incoming = Request<hyper::body::Incoming>;
@@ -318,5 +318,5 @@ fn longest_wait(headers: &http::HeaderMap, route: &Route) -> Duration {
     if route.observe {
         return Duration::ZERO;
     }
-    prefer::wait(headers).unwrap_or(route.wait).min(LONGEST_WAIT)
+    prefer::wait_or(headers, route.wait)
 }

@@ -5,15 +5,11 @@ use bytes::Bytes;
 use http::request::Parts;
 use onced::core::fingerprint::Fingerprint;
 use onced::core::key::{Key, KeyError};
-use onced::http::encoding;
 use onced::http::request;
 use onced::http::respond::Problem;
 
 use super::key::{Derived, derive};
 use crate::config::{BodySyntax, KeySource, Route};
-
-/// Larger bodies, and those that may become larger, are read off the threads that serve.
-const SMALL_BODY: usize = 64 * 1024;
 
 /// What came of reading a request.
 #[derive(Debug)]
@@ -26,7 +22,7 @@ pub(super) enum Prepared {
 
 /// Reads key and fingerprint.
 pub(super) async fn prepare(route: &Route, head: &Parts, body: &Bytes) -> Result<Prepared, Problem> {
-    if body.len() <= SMALL_BODY && !encoding::is_encoded(&head.headers) {
+    if request::is_read_at_once(&head.headers, body) {
         return read(route, head, body);
     }
     let (route, head, body) = (route.clone(), head.clone(), body.clone());

@@ -210,21 +210,18 @@ impl<S: Store + Transactional> Guard<S> {
     /// One look: a transaction is left open only where the key is ours.
     async fn ask_atomic(&self, request: &Request) -> Result<Asked<S::Tx>, GuardError> {
         let (mut keys, mut tries) = (self.store.clone(), Tries::of_a_claim());
-        if let Some(Outcome::Answer(answer)) = self.answered_before(&mut keys, request).await? {
+        if let Some(answer) = self.answered_before(&mut keys, request).await? {
             return Ok(Asked::Other { claim: self.claim(request), answer });
         }
         let mut mark = None;
         if keys.a_read_decides() {
             // What needs no writing does not wait for the one writer, and nobody waits for what this process does.
-            if let Ok(Some((_, outcome))) = begin::look(&mut keys, request).await
-                && outcome.takes_nothing()
-                && let Outcome::Answer(answer) = outcome
-            {
+            if let Some(answer) = self.read_answer(&mut keys, request).await? {
                 return Ok(Asked::Other { claim: self.claim(request), answer });
             }
             mark = self.running.mark(&request.scope, &request.key);
             if mark.is_none() {
-                return Ok(Asked::Other { claim: self.claim(request), answer: Answer::rival() });
+                return self.rival(request);
             }
         }
         loop {
@@ -232,13 +229,10 @@ impl<S: Store + Transactional> Guard<S> {
                 Ok(tx) => tx,
                 // There is one writer for all, and somebody else has been it for as long as this may wait.
                 Err(error) if error.is_transient() && keys.a_read_decides() => {
-                    let looked = begin::look(&mut keys, request).await.map_err(|error| describe(request, error))?;
-                    let answer = match looked {
-                        Some((_, outcome)) if !outcome.takes_nothing() => Answer::rival(),
-                        Some((_, Outcome::Answer(answer))) => answer,
-                        Some((_, Outcome::Execute(_))) | None => Answer::rival(),
+                    return match self.read_answer(&mut keys, request).await? {
+                        Some(answer) => Ok(Asked::Other { claim: self.claim(request), answer }),
+                        None => self.rival(request),
                     };
-                    return Ok(Asked::Other { claim: self.claim(request), answer });
                 }
                 Err(error) if tries.again(error.is_transient()).await => continue,
                 Err(error) => return Err(describe(request, error.into())),
@@ -265,6 +259,19 @@ impl<S: Store + Transactional> Guard<S> {
                 (Ok(_), Err(error)) => return Err(describe(request, error.into())),
             }
         }
+    }
+}
+
+impl<S: Store + Transactional> Guard<S> {
+    /// What is answered from a read where nothing has to be taken for it.
+    async fn read_answer(&self, keys: &mut S, request: &Request) -> Result<Option<Answer>, GuardError> {
+        let looked = begin::look(keys, request).await.map_err(|error| describe(request, error))?;
+        Ok(looked.map(|(_, answer)| answer).filter(Answer::takes_nothing))
+    }
+
+    fn rival(&self, request: &Request) -> Result<Asked<S::Tx>, GuardError> {
+        let answer = begin::under_a_rival(request).map_err(|error| describe(request, error))?;
+        Ok(Asked::Other { claim: self.claim(request), answer })
     }
 }
 

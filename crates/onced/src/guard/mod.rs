@@ -30,7 +30,7 @@ use onced_core::time::Timestamp;
 use uuid::Uuid;
 
 pub use self::atomic::Atomic;
-use self::begin::Outcome;
+use self::begin::{Answer, Outcome};
 use self::cache::Outcomes;
 use self::delivery_log::DeliveryLog;
 use self::known::Known;
@@ -262,8 +262,8 @@ impl<S: Store> Guard<S> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
         let (mut keys, mut tries, mut lost) = (self.store.clone(), Tries::of_a_claim(), 0);
-        if let Some(outcome) = self.answered_before(&mut keys, request).await? {
-            return Ok(Asked { claim, asked_at: Instant::now(), outcome });
+        if let Some(answer) = self.answered_before(&mut keys, request).await? {
+            return Ok(Asked { claim, asked_at: Instant::now(), outcome: Outcome::Answer(answer) });
         }
         // The clock of the lease starts before the claim is sent.
         let mut asked_at = Instant::now();
@@ -272,7 +272,7 @@ impl<S: Store> Guard<S> {
                 Ok(outcome) => break outcome,
                 // A ledger that takes no writes may still say what has been.
                 Err(error) if error.is_refused() => match begin::look(&mut keys, request).await {
-                    Ok(Some((_, outcome))) if outcome.stands_whoever_has_the_lock() => break outcome,
+                    Ok(Some((_, answer))) if answer.stands_whoever_has_the_lock() => break Outcome::Answer(answer),
                     _ => return Err(describe(request, error)),
                 },
                 // It may have been committed, so the clock runs on: ask again, and recognise our own token.
@@ -296,15 +296,15 @@ impl<S: Store> Guard<S> {
     }
 
     /// The answer to a repetition, from memory or by one read; `None` where it takes a claim to say.
-    async fn answered_before(&self, keys: &mut S, request: &Request) -> Result<Option<Outcome>, GuardError> {
+    async fn answered_before(&self, keys: &mut S, request: &Request) -> Result<Option<Answer>, GuardError> {
         if !self.known.has(&request.scope, &request.key) {
             return Ok(None);
         }
         let (asked_at, epoch) = (Instant::now(), keys.epoch());
-        if let Some(outcome) = self.outcomes.replay(request, epoch) {
-            return Ok(Some(outcome));
+        if let Some(answer) = self.outcomes.replay(request, epoch) {
+            return Ok(Some(answer));
         }
-        let (seen, outcome) = match begin::look(keys, request).await {
+        let (seen, answer) = match begin::look(keys, request).await {
             Ok(Some(found)) => found,
             // It has waited in vain, and a claim would wait for the same.
             Err(error) if error.is_transient() && asked_at.elapsed() >= CLAIM_TIME => {
@@ -313,14 +313,14 @@ impl<S: Store> Guard<S> {
             // Any other error is for the claim to meet.
             Ok(None) | Err(_) => return Ok(None),
         };
-        if !(outcome.stands_whoever_has_the_lock() || keys.a_read_decides() && outcome.takes_nothing()) {
+        if !(answer.stands_whoever_has_the_lock() || keys.a_read_decides() && answer.takes_nothing()) {
             return Ok(None);
         }
         // What was read in a time that is over may have come from another database.
-        if outcome.is_replay() && keys.epoch() == epoch {
+        if answer.is_replay() && keys.epoch() == epoch {
             self.outcomes.keep(request, seen, asked_at, epoch);
         }
-        Ok(Some(outcome))
+        Ok(Some(answer))
     }
 
     /// The last word about a delivery: its line in the log, and the permit where it executes. `received` is when it was
@@ -365,13 +365,7 @@ impl<S: Store> Guard<S> {
         }
     }
 
-    async fn hand_answer<P>(
-        &self,
-        request: &Request,
-        claim: &Claim,
-        answer: begin::Answer,
-        received: Instant,
-    ) -> Begun<P> {
+    async fn hand_answer<P>(&self, request: &Request, claim: &Claim, answer: Answer, received: Instant) -> Begun<P> {
         note_other_payload(request, answer.payload_differs);
         let line = DeliveryLine {
             id: Uuid::now_v7(),

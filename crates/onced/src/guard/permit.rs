@@ -354,17 +354,15 @@ impl<S: Store + Transactional> Permit<S> {
 #[must_use = "a permit that is dropped leaves its key claimed, should the transaction commit"]
 #[derive(Debug)]
 pub struct TxPermit<S> {
-    store: S,
-    log: DeliveryLog,
-    claim: Claim,
+    record: OwnRecord<S>,
     owned: Owned,
-    lease: onced_core::lease::Lease,
     has_savepoint: bool,
 }
 
 impl<S: Store + Transactional> TxPermit<S> {
     pub(super) fn new(store: S, log: DeliveryLog, request: &Request, claim: Claim, owned: Owned) -> Self {
-        Self { store, log, claim, owned, lease: request.policy.lease, has_savepoint: false }
+        let record = OwnRecord { store, log, claim, attempt: owned.attempt, lease: request.policy.lease };
+        Self { record, owned, has_savepoint: false }
     }
 
     /// The number of this attempt, from 1.
@@ -379,22 +377,22 @@ impl<S: Store + Transactional> TxPermit<S> {
 
     /// The key to send along with outside calls: the same for every attempt.
     pub fn downstream_key(&self) -> &str {
-        self.owned.downstream_key.as_deref().unwrap_or(&self.claim.downstream_key)
+        self.owned.downstream_key.as_deref().unwrap_or(&self.record.claim.downstream_key)
     }
 
     /// The fencing token of this attempt.
     pub fn lease_token(&self) -> &LeaseToken {
-        &self.claim.token
+        &self.record.claim.token
     }
 
     /// The key.
     pub fn key(&self) -> &Key {
-        &self.claim.key
+        &self.record.claim.key
     }
 
     /// The executing delivery's line in the log, once the transaction is committed.
     pub fn delivery(&self) -> Option<Uuid> {
-        self.claim.delivery
+        self.record.claim.delivery
     }
 
     /// Sets a savepoint, before the caller's own writes: [`fail`](Self::fail) then undoes what was written since. One
@@ -406,8 +404,8 @@ impl<S: Store + Transactional> TxPermit<S> {
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
     pub async fn savepoint(&mut self, tx: &mut S::Tx) -> Result<(), EndError> {
-        let set = self.store.set_savepoint(tx).await;
-        set.map_err(|source| store_error(&self.claim, self.owned.attempt, source))?;
+        let set = self.record.store.set_savepoint(tx).await;
+        set.map_err(|source| self.record.store_error(source))?;
         self.has_savepoint = true;
         Ok(())
     }
@@ -420,8 +418,8 @@ impl<S: Store + Transactional> TxPermit<S> {
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
     pub async fn complete(self, tx: &mut S::Tx, response: StoredResponse) -> Result<Completed, EndError> {
-        let mut keys = self.store.within(tx);
-        end_within(&mut keys, &self.claim, self.owned.attempt, OwnerMove::Complete(response)).await
+        let mut keys = self.record.store.within(tx);
+        end_within(&mut keys, &self.record.claim, self.owned.attempt, OwnerMove::Complete(response)).await
     }
 
     /// Records a failed attempt in the same transaction, which may run again while attempts are left. `response` is
@@ -438,24 +436,18 @@ impl<S: Store + Transactional> TxPermit<S> {
     /// If the future is dropped, roll the transaction back.
     pub async fn fail(self, tx: &mut S::Tx, error: &str, response: Option<StoredResponse>) -> Result<(), EndError> {
         if self.has_savepoint {
-            let undone = self.store.undo_to_savepoint(tx).await;
-            undone.map_err(|source| store_error(&self.claim, self.owned.attempt, source))?;
+            let undone = self.record.store.undo_to_savepoint(tx).await;
+            undone.map_err(|source| self.record.store_error(source))?;
         }
-        let mut keys = self.store.within(tx);
+        let mut keys = self.record.store.within(tx);
         let failed = OwnerMove::Fail { error: short(error), response };
-        end_within(&mut keys, &self.claim, self.owned.attempt, failed).await.map(|_| ())
+        end_within(&mut keys, &self.record.claim, self.owned.attempt, failed).await.map(|_| ())
     }
 
     /// The owner's view of the record, to be read once the transaction has ended: where the reply of its commit was
     /// lost, the record tells.
     pub fn own_record(&self) -> OwnRecord<S> {
-        OwnRecord {
-            store: self.store.clone(),
-            log: self.log.clone(),
-            claim: self.claim.clone(),
-            attempt: self.owned.attempt,
-            lease: self.lease,
-        }
+        self.record.clone()
     }
 }
 

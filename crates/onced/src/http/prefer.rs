@@ -7,8 +7,16 @@ use http::header::HeaderName;
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
+/// Nobody waits longer for another's outcome, whatever was asked for.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// How long this request waits at most; `otherwise` is its route's word.
+pub fn wait_or(headers: &HeaderMap, otherwise: Duration) -> Duration {
+    wait(headers).unwrap_or(otherwise).min(LONGEST_WAIT)
+}
+
 /// The seconds of the first `wait`. Later ones do not count, even where the first is none that can be read.
-pub fn wait(headers: &HeaderMap) -> Option<Duration> {
+fn wait(headers: &HeaderMap) -> Option<Duration> {
     let lines = headers.get_all(PREFER).iter();
     let mut preferences = lines.flat_map(|line| split(line.as_bytes(), b','));
     // Behind a semicolon stand parameters, which `wait` has none of.

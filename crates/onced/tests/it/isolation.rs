@@ -3,29 +3,12 @@
 //! single statements, and the transactions that an application opens, are at the default.
 
 use onced::store::postgres::PgStore;
-use onced::store::{StoreError, StoreOptions};
 
-use crate::bench::{Bench, Tested as _, options};
+use crate::bench::{Bench, Surrounding, Tested as _, options};
 use crate::conformance;
-use crate::variant::{Surrounding, Variant};
 
-#[derive(Clone, Debug)]
-struct RepeatableRead;
-
-impl Surrounding for RepeatableRead {
-    async fn open(url: &str, options: &StoreOptions) -> Result<PgStore, StoreError> {
-        PgStore::open(&at_level(url, "repeatable\\ read"), options).await
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Serializable;
-
-impl Surrounding for Serializable {
-    async fn open(url: &str, options: &StoreOptions) -> Result<PgStore, StoreError> {
-        PgStore::open(&at_level(url, "serializable"), options).await
-    }
-}
+const REPEATABLE_READ: Surrounding = Surrounding { url: |url| at_level(url, "repeatable\\ read"), ..Surrounding::NONE };
+const SERIALIZABLE: Surrounding = Surrounding { url: |url| at_level(url, "serializable"), ..Surrounding::NONE };
 
 fn at_level(url: &str, level: &str) -> String {
     let sign = if url.contains('?') { '&' } else { '?' };
@@ -35,22 +18,22 @@ fn at_level(url: &str, level: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_case_of_the_list_passes_where_transactions_are_repeatable_read_by_default() {
-    whole_list::<RepeatableRead>("repeatable read").await;
+    whole_list(REPEATABLE_READ, "repeatable read").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_case_of_the_list_passes_where_transactions_are_serializable_by_default() {
-    whole_list::<Serializable>("serializable").await;
+    whole_list(SERIALIZABLE, "serializable").await;
 }
 
-async fn whole_list<W: Surrounding>(level: &str) {
-    let bench = Bench::<Variant<W>>::with(&options()).await;
+async fn whole_list(surrounding: Surrounding, level: &str) {
+    let bench = Bench::<PgStore>::within(surrounding, &options()).await;
     let asked = "SELECT current_setting('transaction_isolation')";
-    let single: String = sqlx::query_scalar(asked).fetch_one(bench.store.0.pool()).await.unwrap();
+    let single: String = sqlx::query_scalar(asked).fetch_one(bench.store.pool()).await.unwrap();
     assert_eq!(single, level);
     let mut plain = bench.store.plain_transaction().await;
     let within: String = sqlx::query_scalar(asked).fetch_one(&mut *plain).await.unwrap();
     assert_eq!(within, level);
     plain.rollback().await.unwrap();
-    conformance::whole_list::<Variant<W>>(&format!("postgres, {level} by default")).await;
+    conformance::whole_list_within(surrounding, &format!("postgres, {level} by default")).await;
 }

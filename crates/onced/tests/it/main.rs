@@ -40,5 +40,4 @@ mod through_pooler;
 mod transient;
 mod upkeep;
 mod vanishing;
-mod variant;
 mod waiting;

@@ -6,14 +6,13 @@ use onced::guard::{Begun, EndError, Guard};
 use onced::store::deliveries::LogDeliveries;
 use onced::store::keys::Keys as _;
 use onced::store::postgres::PgStore;
-use onced::store::{Pooler, StoreError, StoreErrorKind, StoreOptions};
+use onced::store::{Pooler, StoreErrorKind, StoreOptions};
 use onced_core::record::StoredResponse;
 use testkit::pgbouncer::{PgBouncer, PoolOptions};
 
-use crate::bench::{Bench, Tested as _, delivery, executes, fresh_key, options};
+use crate::bench::{Bench, Surrounding, Tested as _, delivery, executes, fresh_key, options};
 use crate::conformance;
 use crate::proxy::{Cut, Proxy};
-use crate::variant::{Surrounding, Variant};
 
 /// One pooler for all of a process, with four connections for each database.
 fn pooler() -> &'static PgBouncer {
@@ -21,26 +20,18 @@ fn pooler() -> &'static PgBouncer {
     POOLER.get_or_init(|| PgBouncer::start(PoolOptions::transaction()))
 }
 
-#[derive(Clone, Debug)]
-struct Pooled;
-
-impl Surrounding for Pooled {
-    async fn open(url: &str, options: &StoreOptions) -> Result<PgStore, StoreError> {
-        let options = StoreOptions { pooler: Pooler::Transaction, ..options.clone() };
-        PgStore::open(&pooler().url(url), &options).await
-    }
-}
+const POOLED: Surrounding = Surrounding { newest: false, url: |url| pooler().url(url), pooler: Pooler::Transaction };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_case_of_the_list_passes_behind_a_pooler() {
     a_client_meets_two_processes().await;
-    conformance::whole_list::<Variant<Pooled>>("postgres behind PgBouncer").await;
+    conformance::whole_list_within(POOLED, "postgres behind PgBouncer").await;
 }
 
 /// That there is a pooler at all: while another holds the process that has answered, the next answer is another's.
 async fn a_client_meets_two_processes() {
-    let bench = Bench::<Variant<Pooled>>::with(&options()).await;
-    let pool = bench.store.0.pool();
+    let bench = Bench::<PgStore>::within(POOLED, &options()).await;
+    let pool = bench.store.pool();
     let (mut client, mut other) = (pool.acquire().await.unwrap(), pool.acquire().await.unwrap());
     let mut processes = Vec::new();
     for holds in [false, true] {

@@ -5,28 +5,17 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 
+use crate::http::request;
 use crate::http::respond::Problem;
 
 /// Reads a request's body whole.
 pub(super) async fn whole(mut body: Body, limit: u64, timeout: Duration) -> Result<Bytes, Problem> {
-    if body.size_hint().lower() > limit {
-        return Err(Problem::BodyTooLarge { limit });
-    }
-    let reading = async {
-        let mut read = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame.map_err(|_| Problem::BodyUnreadable)?.into_data() else { continue };
-            read.extend_from_slice(&data);
-            if read.len() as u64 > limit {
-                return Err(Problem::BodyTooLarge { limit });
-            }
-        }
-        Ok(read.freeze())
-    };
-    tokio::time::timeout(timeout, reading).await.unwrap_or(Err(Problem::BodyTimeout))
+    let mut read = BytesMut::new();
+    request::read(&mut body, &mut read, limit, timeout).await?;
+    Ok(read.freeze())
 }
 
 /// An answer's body, as far as it is kept.

@@ -22,15 +22,11 @@ use tower::{Layer, Service, ServiceExt as _};
 
 use super::{atomic, body};
 use crate::guard::{Guard, Store};
-use crate::http::request;
 use crate::http::respond::{self, Problem, Subject};
+use crate::http::{prefer, request};
 use crate::store::keys::Transactional;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// Nobody waits longer, whatever was asked for.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Larger bodies, and those that may become larger, are read off the threads that serve.
-const SMALL_BODY: usize = 64 * 1024;
 
 type KeyOf = Arc<dyn Fn(&Parts, &Bytes) -> Result<Option<Key>, KeyError> + Send + Sync>;
 type TenantOf = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
@@ -258,7 +254,7 @@ where
         policy: settings.policy.clone(),
         ..crate::guard::Request::new(scope, key, fingerprint)
     };
-    let wait = crate::http::prefer::wait(&head.headers).unwrap_or(settings.wait).min(LONGEST_WAIT);
+    let wait = prefer::wait_or(&head.headers, settings.wait);
     let delivery = Delivery { head, body, request, wait };
     // In a task of its own: a client that hangs up does not stop it.
     match tokio::spawn(atomic::run(settings, inner, delivery)).await {
@@ -290,7 +286,7 @@ async fn prepare<S: Store>(
     head: &Parts,
     body: &Bytes,
 ) -> Result<Option<(Key, Fingerprint)>, Problem> {
-    if body.len() <= SMALL_BODY && !crate::http::encoding::is_encoded(&head.headers) {
+    if request::is_read_at_once(&head.headers, body) {
         return identify(settings, head, body);
     }
     let (settings, head, body) = (settings.clone(), head.clone(), body.clone());
