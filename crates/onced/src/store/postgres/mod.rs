@@ -28,7 +28,10 @@ use super::keys::Transactional;
 use super::migrate::{self, Step};
 use super::{Durability, StoreError, StoreErrorKind, StoreOptions};
 
-const STEPS: &[Step] = &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
+const STEPS: &[Step] = &[
+    Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") },
+    Step { version: 2, name: "functions", sql: include_str!("migrations/0002_functions.sql") },
+];
 /// The driver asks a connection whether it is alive when it comes back. So soon afterwards it is not asked again, which
 /// would be one round trip more for each statement.
 const TRUSTED: Duration = Duration::from_millis(100);
