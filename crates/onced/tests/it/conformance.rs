@@ -15,6 +15,7 @@ use crate::bench::{Bench, Tested};
 use crate::decisions::{self, Form};
 use crate::edges::Edge;
 use crate::endings::Ending;
+use crate::functions::SqlFunctions;
 use crate::races::{self, Where};
 use crate::rival::{Rival, Rivals};
 use crate::sweep::Sweeping;
@@ -105,16 +106,19 @@ struct Tally {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_case_of_the_list_passes_on_both_backends() {
     let cases = listed();
-    let (sqlite, postgres) = tokio::join!(run_all::<SqliteStore>(&cases), run_all::<PgStore>(&cases));
+    // One server has connections for one of its two at a time.
+    let on_postgres = async { (run_all::<PgStore>(&cases).await, run_all::<SqlFunctions>(&cases).await) };
+    let (sqlite, (postgres, functions)) = tokio::join!(run_all::<SqliteStore>(&cases), on_postgres);
     let summary = format!(
-        "conformance: {} cases on sqlite, {} on postgres, none skipped",
+        "conformance: {} cases on sqlite, {} on postgres, {} on postgres by SQL functions, none skipped",
         sqlite.passed + sqlite.failed.len(),
-        postgres.passed + postgres.failed.len()
+        postgres.passed + postgres.failed.len(),
+        functions.passed + functions.failed.len()
     );
     println!("{}{summary}", if testkit::soaking() { "SOAK: " } else { "" });
-    let failed: Vec<String> = sqlite.failed.into_iter().chain(postgres.failed).collect();
+    let failed: Vec<String> = sqlite.failed.into_iter().chain(postgres.failed).chain(functions.failed).collect();
     assert!(failed.is_empty(), "{} cases failed:\n{}", failed.len(), failed.join("\n"));
-    assert_eq!((sqlite.passed, postgres.passed), (cases.len(), cases.len()));
+    assert_eq!([sqlite.passed, postgres.passed, functions.passed], [cases.len(); 3]);
 }
 
 /// The cases of the file, each with its runner.
@@ -157,7 +161,7 @@ async fn work<'c, S: Tested>(queue: &Mutex<impl Iterator<Item = &'c Case>>, fail
         match ran {
             Ok(()) => passed += 1,
             Err(why) => {
-                failed.lock().unwrap().push(format!("{:?}: {}: {}", S::BACKEND, case.name(), words(why.as_ref())));
+                failed.lock().unwrap().push(format!("{}: {}: {}", S::NAME, case.name(), words(why.as_ref())));
                 // A rival may still hold what it held.
                 worker = self::worker::<S>().await;
             }

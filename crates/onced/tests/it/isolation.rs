@@ -6,13 +6,19 @@ use onced::store::postgres::PgStore;
 use onced_core::decision_table;
 use testkit::{Backend, Database};
 
-use crate::bench::{Bench, options};
+use crate::bench::{Bench, Tested, options};
 use crate::decisions::{self, Form};
+use crate::functions::SqlFunctions;
 use crate::rival::{Rival, Rivals};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_line_of_the_table_holds_where_transactions_are_serializable_by_default() {
-    let bench = serializable().await;
+    holds::<PgStore>().await;
+    holds::<SqlFunctions>().await;
+}
+
+async fn holds<S: Tested>() {
+    let bench = serializable::<S>().await;
     let mut rivals = Rivals::on(&bench).await;
     for line in decision_table::lines() {
         println!("line {}", line.name);
@@ -23,13 +29,12 @@ async fn every_line_of_the_table_holds_where_transactions_are_serializable_by_de
     }
 }
 
-async fn serializable() -> Bench<PgStore> {
+async fn serializable<S: Tested>() -> Bench<S> {
     let database = Database::create(Backend::Postgres).await;
     let name = database.url().rsplit('/').next().unwrap().to_owned();
     let set = format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'");
     database.sql().execute(&set).await;
-    let bench = Bench::<PgStore>::on(database, &options(), LogDeliveries::Executed).await;
-    let level: String = sqlx::query_scalar("SHOW transaction_isolation").fetch_one(bench.store.pool()).await.unwrap();
-    assert_eq!(level, "serializable");
+    let bench = Bench::<S>::on(database, &options(), LogDeliveries::Executed).await;
+    assert_eq!(bench.rows("SHOW transaction_isolation").await, [["serializable"]]);
     bench
 }

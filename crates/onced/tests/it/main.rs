@@ -16,6 +16,7 @@ mod deliveries;
 mod durability;
 mod edges;
 mod endings;
+mod functions;
 mod health;
 mod heartbeat;
 mod isolation;
