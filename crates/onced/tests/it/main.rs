@@ -17,6 +17,8 @@ mod durability;
 mod edges;
 mod endings;
 mod functions;
+mod functions_calls;
+mod functions_rights;
 mod health;
 mod heartbeat;
 mod isolation;

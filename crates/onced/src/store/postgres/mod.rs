@@ -139,6 +139,23 @@ impl PgStore {
         tx.commit().await.map_err(err)
     }
 
+    /// Lets a role call the functions for applications, and nothing else. May be run again.
+    ///
+    /// # Errors
+    /// Where there is no such role, or the connection's own may not grant.
+    pub async fn grant(&self, role: &str) -> Result<(), StoreError> {
+        // PostgreSQL reads these as everybody and nobody, quoted or not.
+        if matches!(role, "" | "public" | "none") || role.contains('\0') {
+            return Err(StoreError::refused("grant to a role of its own name: `public` would be everybody"));
+        }
+        let err = |source| error::of(source, "grant");
+        let quoted = format!("\"{}\"", role.replace('"', "\"\""));
+        let sql = sql::in_schema(include_str!("sql/grant.sql"), &self.schema).replace(":role", &quoted);
+        let mut tx = self.transaction().await?;
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(err)?;
+        tx.commit().await.map_err(err)
+    }
+
     /// The text of all migrations, as `migrate` would run them on an empty database.
     pub fn migrations(schema: &str) -> String {
         let table = format!("{schema}.migrations");
