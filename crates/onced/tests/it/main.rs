@@ -18,6 +18,7 @@ mod edges;
 mod endings;
 mod functions;
 mod functions_calls;
+mod functions_page;
 mod functions_rights;
 mod health;
 mod heartbeat;

@@ -133,3 +133,33 @@ async fn a_newer_schema_is_refused_in_words_sqlite() {
 async fn a_newer_schema_is_refused_in_words_postgres() {
     a_newer_schema(Backend::Postgres).await;
 }
+
+/// A role may call the functions afterwards; what cannot be granted is said in words.
+#[tokio::test]
+async fn a_role_is_let_call_the_functions() {
+    let database = Database::create(Backend::Postgres).await;
+    let url = database.url();
+    let role = format!("granted \"{}", std::process::id());
+    let quoted = format!("\"{}\"", role.replace('"', "\"\""));
+    let early = onced(&["migrate", "--store", url, "--grant", &role]).await;
+    assert!(early.code == Some(1) && early.err.contains("cannot be let call"), "{early:?}");
+    database.sql().execute(&format!("CREATE ROLE {quoted}")).await;
+    for _ in 0..2 {
+        let ran = onced(&["migrate", "--store", url, "--grant", &role]).await;
+        assert!(ran.code == Some(0) && ran.out.ends_with("may call its functions.\n"), "{ran:?}");
+    }
+    let may = |table_or_function: &str| format!("SELECT has_{table_or_function}::int");
+    let function = format!("function_privilege('{role}', 'onced.release(text,text,text)', 'EXECUTE')");
+    assert_eq!(database.sql().count(&may(&function)).await, 1);
+    assert_eq!(
+        database.sql().count(&may(&format!("table_privilege('{role}', 'onced.idempotency_keys', 'SELECT')"))).await,
+        0
+    );
+    let everybody = onced(&["migrate", "--store", url, "--grant", "public"]).await;
+    assert!(everybody.code == Some(1) && everybody.err.contains("everybody"), "{everybody:?}");
+    database.sql().execute(&format!("DROP OWNED BY {quoted} CASCADE; DROP ROLE {quoted}")).await;
+
+    let sqlite = Database::create(Backend::Sqlite).await;
+    let ran = onced(&["migrate", "--store", sqlite.url(), "--grant", "app"]).await;
+    assert!(ran.code == Some(1) && ran.err.contains("--grant is for PostgreSQL"), "{ran:?}");
+}
