@@ -12,7 +12,7 @@ use testkit::process::free_port;
 use testkit::{Backend, Database, Sql};
 
 const COMPLETE_SQLITE: &str = include_str!("../../../../docs/guides/sql/complete.sqlite.sql");
-const COMPLETE_POSTGRES: &str = include_str!("../../../../docs/guides/sql/complete.postgres.sql");
+const COMPLETE_POSTGRES: &str = include_str!("../../../../docs/guides/sql/complete-function.postgres.sql");
 
 /// What the application does with a call.
 #[derive(Clone, Debug)]
@@ -98,6 +98,18 @@ async fn run(sql: &Sql, backend: Backend, call: &Call, work: Work) -> Reply {
     if work.commits { reply.with_effect() } else { reply.without_effect() }
 }
 
+/// Whether the record was completed. A lost claim is no row on SQLite, and an error of its own on PostgreSQL.
+fn completed(rows: Result<u64, sqlx::Error>) -> bool {
+    match rows {
+        Ok(rows) => rows == 1,
+        Err(error) => {
+            let code = error.as_database_error().and_then(|answer| answer.code()).map(|code| code.into_owned());
+            assert_eq!(code.as_deref(), Some("OC001"), "complete: {error}");
+            false
+        }
+    }
+}
+
 /// One transaction: the order, and the completion. `false` where another attempt has taken over.
 pub(crate) async fn commit(sql: &Sql, backend: Backend, headers: &HeaderMap, work: &Work) -> bool {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
@@ -115,9 +127,8 @@ pub(crate) async fn commit(sql: &Sql, backend: Backend, headers: &HeaderMap, wor
                 .bind(r#"[["content-type","application/json"]]"#)
                 .bind(work.body.as_bytes())
                 .execute(&mut *tx)
-                .await
-                .expect("complete");
-            if done.rows_affected() == 1 {
+                .await;
+            if completed(done.map(|done| done.rows_affected())) {
                 tx.commit().await.expect("commit");
                 true
             } else {

@@ -12,6 +12,7 @@ use onced_core::record::{LeaseToken, Record, Status, StoredResponse};
 use onced_core::time::Timestamp;
 
 use crate::bench::{Bench, Tested, fresh_key, line, scope};
+use crate::functions::SqlFunctions;
 use crate::plant;
 
 const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_123_000);
@@ -22,6 +23,7 @@ const SETTLE: Duration = Duration::from_secs(60);
 async fn only_a_pending_record_whose_lease_is_over_is_resolved() {
     resolves_pending_only::<SqliteStore>().await;
     resolves_pending_only::<PgStore>().await;
+    resolves_pending_only::<SqlFunctions>().await;
 }
 
 async fn resolves_pending_only<S: Tested>() {
@@ -39,6 +41,7 @@ async fn resolves_pending_only<S: Tested>() {
 async fn the_bounds_of_lease_and_settle_are_kept_on_both_sides() {
     keeps_bounds::<SqliteStore>().await;
     keeps_bounds::<PgStore>().await;
+    keeps_bounds::<SqlFunctions>().await;
 }
 
 async fn keeps_bounds<S: Tested>() {
@@ -63,6 +66,7 @@ async fn keeps_bounds<S: Tested>() {
 async fn who_has_read_an_older_claim_resolves_nothing() {
     refuses_stale::<SqliteStore>().await;
     refuses_stale::<PgStore>().await;
+    refuses_stale::<SqlFunctions>().await;
 }
 
 async fn refuses_stale<S: Tested>() {
