@@ -38,6 +38,7 @@ mod races;
 mod rival;
 mod rival_process;
 mod slow_owner;
+mod steps;
 mod sweep;
 mod takings;
 mod through_pooler;
