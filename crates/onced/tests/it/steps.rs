@@ -192,6 +192,35 @@ async fn window<S: Tested>() {
     bench.let_the_clock_run().await;
 }
 
+/// Another release of the work may take its steps in another order: the one without an outcome keeps the whole pending.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_step_does_not_hide_an_earlier_one_without_an_outcome() {
+    hidden::<SqliteStore>().await;
+    hidden::<PgStore>().await;
+}
+
+async fn hidden<S: Tested>() {
+    let bench = Bench::<S>::with(&options()).await;
+    let key = fresh_key();
+    let request = request(&key, OnUnknown::Retry);
+    let mut first = executes(bench.guard.begin(&request).await.unwrap());
+    drop(first.step("charge").await.unwrap());
+    drop(first);
+    // What was sent along then stays, whatever this release would make of it.
+    let step = format!("scope = '{SCOPE}#charge' AND key = '{}'", key.as_str());
+    assert_eq!(bench.execute(&format!("UPDATE {{keys}} SET downstream_key = 'older' WHERE {step}")).await, 1);
+    let called_at = bench.columns(&key, "called_at").await;
+    bench.let_the_lease_be_over(&key).await;
+    let mut second = executes(bench.guard.begin(&request).await.unwrap());
+    execute(&mut second, "book").await;
+    assert_eq!(bench.columns(&key, "status, called_at").await, ["pending_external", &called_at[0]]);
+    let Step::Execute(step) = second.step("charge").await.unwrap() else { panic!("has no outcome") };
+    assert_eq!((step.attempt(), step.downstream_key()), (2, "older"));
+    step.complete(answer("charge")).await.unwrap();
+    assert_eq!(bench.columns(&key, "status, called_at").await, ["in_progress", "NULL"]);
+    second.complete(StoredResponse::bare(200)).await.unwrap();
+}
+
 /// A step's moves carry the whole's token.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_takeover_the_slow_owners_step_changes_nothing() {
