@@ -209,7 +209,7 @@ async fn hidden<S: Tested>() {
     // What was sent along then stays, whatever this release would make of it.
     let step = format!("scope = '{SCOPE}#charge' AND key = '{}'", key.as_str());
     assert_eq!(bench.execute(&format!("UPDATE {{keys}} SET downstream_key = 'older' WHERE {step}")).await, 1);
-    let called_at = bench.columns(&key, "called_at").await;
+    let called_at = bench.rows(&format!("SELECT called_at FROM {{keys}} WHERE {step}")).await.concat();
     bench.let_the_lease_be_over(&key).await;
     let mut second = executes(bench.guard.begin(&request).await.unwrap());
     execute(&mut second, "book").await;
