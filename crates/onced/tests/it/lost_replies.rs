@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use onced::guard::{Begun, EndError, Guard, Permit};
+use onced::guard::{Begun, EndError, Guard, GuardError, Permit};
 use onced::store::StoreErrorKind;
 use onced::store::deliveries::LogDeliveries;
 use onced::store::postgres::PgStore;
 use onced_core::key::Key;
 use onced_core::record::{Record, StoredResponse};
 
-use crate::bench::{Bench, Tested as _, delivery, executes, fresh_key, line, options, request_of};
+use crate::bench::{Bench, LIMIT, Tested as _, delivery, executes, fresh_key, line, options, request_of};
 use crate::plant;
 use crate::proxy::{Cut, Proxy};
 
@@ -203,6 +203,30 @@ async fn a_commit_whose_reply_was_lost_is_read_back() {
         assert_eq!(wire.bench.orders(&key).await, i64::from(committed));
         assert_eq!(wire.lines(&key).await, i64::from(committed));
     }
+}
+
+/// The recording of a failure never arrived, and the record shows the failure of an earlier attempt: that is not its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_earlier_failure_is_not_taken_for_the_one_whose_recording_was_lost() {
+    let (wire, key) = (Wire::new().await, fresh_key());
+    // A connection that was cut keeps its locks until the server has noticed.
+    let begin = async || executes(wire.guard.begin_atomic(&delivery(&key), LIMIT).await.unwrap());
+    begin().await.fail("first", None).await.unwrap();
+    let second = begin().await;
+    // Not the opening of a transaction, which has the word in it.
+    wire.proxy.cut_at("COMMIT\0", &[Cut::BeforeItIsSent]);
+    match second.fail("second", None).await {
+        Err(GuardError::Store { source, .. }) => assert_eq!(source.kind(), StoreErrorKind::Lost),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    assert_eq!(wire.bench.columns(&key, "status, attempt, error").await, ["failed", "1", "first"]);
+    // What did arrive is known again.
+    let third = begin().await;
+    wire.proxy.cut_at("COMMIT\0", &[Cut::BeforeTheReply]);
+    assert!(matches!(third.fail("third", None).await.unwrap(), Begun::Execute(_)));
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    assert_eq!(wire.bench.columns(&key, "status, attempt, error").await, ["failed", "2", "third"]);
 }
 
 /// The completion came through, and before its owner can read that, another delivery replays it: an owner that wrote
