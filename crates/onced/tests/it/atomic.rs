@@ -94,6 +94,23 @@ async fn kept_without_rows<S: Tested>() {
     assert_eq!(bench.count(&lines).await, 5, "one line for each attempt");
 }
 
+/// The text of a failure is for people: its beginning, on one line.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_text_of_a_failure_is_kept_short() {
+    shortened::<SqliteStore>().await;
+    shortened::<PgStore>().await;
+}
+
+async fn shortened<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    let (key, leased, text) = (fresh_key(), fresh_key(), format!("no\n\0{}", "\u{e9}".repeat(300)));
+    begun(&bench, &key).await.fail(&text, None).await.unwrap();
+    executes(bench.guard.begin(&delivery(&leased)).await.unwrap()).fail(&text, None).await.unwrap();
+    for key in [key, leased] {
+        assert_eq!(bench.columns(&key, "error").await, [format!("no{}", "\u{e9}".repeat(198))]);
+    }
+}
+
 /// Between the rollback of an attempt and the recording of its failure another may come to an outcome: it stands.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_recorded_over_nobodys_outcome() {
