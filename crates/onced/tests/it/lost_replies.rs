@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use onced::guard::{Begun, EndError, Guard, Permit};
-use onced::store::StoreErrorKind;
+use onced::guard::{Begun, EndError, Guard, GuardError, Permit};
 use onced::store::deliveries::LogDeliveries;
 use onced::store::postgres::PgStore;
+use onced::store::{StoreErrorKind, StoreOptions};
 use onced_core::key::Key;
 use onced_core::record::{Record, StoredResponse};
 
-use crate::bench::{Bench, Tested as _, delivery, executes, fresh_key, line, options, request_of};
+use crate::bench::{Bench, LIMIT, Tested as _, delivery, executes, fresh_key, line, options, request_of};
 use crate::plant;
 use crate::proxy::{Cut, Proxy};
 
@@ -137,6 +137,31 @@ async fn a_completion_whose_reply_was_lost_is_read_back_and_written_once() {
     assert_eq!(wire.bench.count("SELECT last_value FROM updates").await, 1, "nothing is written twice");
 }
 
+/// The reading is lost too, and is repeated: it changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reading_whose_reply_was_lost_is_repeated() {
+    let (wire, key) = (Wire::new().await, fresh_key());
+    let permit = wire.owner(&key).await;
+    wire.proxy.cut_at(key.as_str(), &[Cut::BeforeTheReply; 3]);
+    permit.complete(StoredResponse::bare(201)).await.unwrap();
+    assert_eq!(wire.proxy.cuts_made(), 3);
+}
+
+/// The completion never arrived, and the record shows another's, which has taken over meanwhile: that is not its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn anothers_completion_is_not_taken_for_the_one_that_was_lost() {
+    let (wire, key) = (Wire::new().await, fresh_key());
+    let slow = wire.owner(&key).await;
+    wire.bench.let_the_lease_be_over(&key).await;
+    let quick = executes(wire.bench.guard.begin(&delivery(&key)).await.unwrap());
+    quick.complete(StoredResponse::bare(202)).await.unwrap();
+    wire.proxy.cut_at(key.as_str(), &[Cut::BeforeItIsSent]);
+    let ended = slow.complete(StoredResponse::bare(201)).await;
+    assert!(matches!(ended, Err(EndError::Store { .. })), "{ended:?}");
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    assert_eq!(wire.bench.columns(&key, "status, attempt, response_code").await, ["completed", "2", "202"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_other_ending_whose_reply_was_lost_is_read_back_too() {
     let wire = Wire::new().await;
@@ -181,6 +206,21 @@ async fn a_completion_that_was_never_sent_is_an_error_and_leaves_the_record() {
     }
 }
 
+/// Nothing could be sent at all: what is known is worth waiting for the store, for as long as the lease lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ending_waits_for_a_store_that_cannot_be_reached() {
+    let options = StoreOptions { max_connections: 1, acquire_timeout: Duration::from_millis(100), ..options() };
+    let (bench, key) = (Bench::<PgStore>::with(&options).await, fresh_key());
+    let permit = executes(bench.guard.begin(&delivery(&key)).await.unwrap());
+    let only = bench.store.pool().acquire().await.unwrap();
+    let mut ending = tokio::spawn(permit.complete(StoredResponse::bare(201)));
+    let early = tokio::time::timeout(Duration::from_millis(400), &mut ending).await;
+    assert!(early.is_err(), "{early:?}");
+    drop(only);
+    ending.await.unwrap().unwrap();
+    assert_eq!(bench.columns(&key, "status").await, ["completed"]);
+}
+
 /// One transaction for rows and outcome: after a lost reply of its commit the record says whether both are there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_reply_was_lost_is_read_back() {
@@ -203,6 +243,30 @@ async fn a_commit_whose_reply_was_lost_is_read_back() {
         assert_eq!(wire.bench.orders(&key).await, i64::from(committed));
         assert_eq!(wire.lines(&key).await, i64::from(committed));
     }
+}
+
+/// The recording of a failure never arrived, and the record shows the failure of an earlier attempt: that is not its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_earlier_failure_is_not_taken_for_the_one_whose_recording_was_lost() {
+    let (wire, key) = (Wire::new().await, fresh_key());
+    // A connection that was cut keeps its locks until the server has noticed.
+    let begin = async || executes(wire.guard.begin_atomic(&delivery(&key), LIMIT).await.unwrap());
+    begin().await.fail("first", None).await.unwrap();
+    let second = begin().await;
+    // Not the opening of a transaction, which has the word in it.
+    wire.proxy.cut_at("COMMIT\0", &[Cut::BeforeItIsSent]);
+    match second.fail("second", None).await {
+        Err(GuardError::Store { source, .. }) => assert_eq!(source.kind(), StoreErrorKind::Lost),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    assert_eq!(wire.bench.columns(&key, "status, attempt, error").await, ["failed", "1", "first"]);
+    // What did arrive is known again.
+    let third = begin().await;
+    wire.proxy.cut_at("COMMIT\0", &[Cut::BeforeTheReply]);
+    assert!(matches!(third.fail("third", None).await.unwrap(), Begun::Execute(_)));
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    assert_eq!(wire.bench.columns(&key, "status, attempt, error").await, ["failed", "2", "third"]);
 }
 
 /// The completion came through, and before its owner can read that, another delivery replays it: an owner that wrote

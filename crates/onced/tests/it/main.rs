@@ -8,6 +8,7 @@
 
 mod atomic;
 mod axum_layer;
+mod axum_layer_routes;
 mod begin_tx;
 mod bench;
 mod cancelled;
