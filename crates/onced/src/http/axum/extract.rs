@@ -95,8 +95,20 @@ impl IntoResponse for NoTransaction {
 /// An error of the database in a handler: 500, with nothing of it in the answer. Where the database rolled the transaction
 /// back for a reason that passes (a serialization failure, a deadlock), the layer runs the whole handler again, in a new
 /// transaction, up to five times; the handler's effects must all be in that transaction.
-#[derive(Debug)]
 pub struct TxError(sqlx::Error);
+
+/// Only the code: the database's words may quote a row.
+impl std::fmt::Debug for TxError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TxError").field("code", &self.code()).finish_non_exhaustive()
+    }
+}
+
+impl TxError {
+    fn code(&self) -> Option<String> {
+        self.0.as_database_error().and_then(|answer| answer.code().map(|code| code.into_owned()))
+    }
+}
 
 impl From<sqlx::Error> for TxError {
     fn from(error: sqlx::Error) -> Self {
@@ -114,9 +126,7 @@ impl IntoResponse for TxError {
         if store::passes(&self.0) {
             response.extensions_mut().insert(Passes);
         } else {
-            // Only the kind: the database's words may quote a row.
-            let code = self.0.as_database_error().and_then(|answer| answer.code().map(|code| code.into_owned()));
-            tracing::error!(code, "a handler's statement failed");
+            tracing::error!(code = self.code(), "a handler's statement failed");
         }
         response
     }

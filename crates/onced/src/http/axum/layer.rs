@@ -20,6 +20,7 @@ use onced_core::fingerprint::{BodyRecipe, Fingerprint};
 use onced_core::key::{Key, KeyError, Scope, key_from_header_lines};
 use tower::{Layer, Service, ServiceExt as _};
 
+use super::run::Run;
 use super::{atomic, body};
 use crate::guard::{Guard, Store};
 use crate::http::respond::{self, Problem, Subject};
@@ -44,7 +45,9 @@ impl<S: Store + Transactional> Onced<S> {
     /// A layer for handlers all of whose effects are in the guard's database, written through [`Tx`](super::Tx): the key,
     /// the rows and the answer commit together or not at all. `scope` names the kind of effect; each needs its own.
     ///
-    /// The handler runs in a task of its own, so that a client that hangs up stops nothing. Where it answers 2xx or 3xx
+    /// The handler runs in a task of its own, so that a client that hangs up stops nothing, and has the time of the
+    /// policy's lease, the reading of its answer's body included: what takes longer is dropped and rolled back. Answers
+    /// that go on for long belong behind [`leased`](Self::leased). Where it answers 2xx or 3xx
     /// everything is committed. Where it answers otherwise its rows are rolled back: an answer that is final (by default
     /// any 4xx but 401, 403, 407, 408, 425 and 429) is kept and replayed, any other is a failed attempt, and the next
     /// delivery runs the handler again.
@@ -257,7 +260,7 @@ where
     let wait = prefer::wait_or(&head.headers, settings.wait);
     let delivery = Delivery { head, body, request, wait };
     // In a task of its own: a client that hangs up does not stop it.
-    match tokio::spawn(atomic::run(settings, inner, delivery)).await {
+    match tokio::spawn(atomic::run(Run::new(settings, delivery), inner)).await {
         Ok(answered) => answered,
         // The handler panicked. What stands around this layer deals with that as with any panic.
         Err(failed) if failed.is_panic() => resume_unwind(failed.into_panic()),

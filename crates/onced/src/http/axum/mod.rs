@@ -27,6 +27,7 @@ mod atomic;
 mod body;
 mod extract;
 mod layer;
+mod run;
 
 pub use self::extract::{NoTransaction, Tx, TxError};
 pub use self::layer::{Onced, OncedLayer, OncedService};
