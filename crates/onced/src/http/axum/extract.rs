@@ -21,6 +21,15 @@ impl<T> Clone for Slot<T> {
     }
 }
 
+impl<T: Send + 'static> Slot<T> {
+    /// Hands out what the request's slot holds.
+    pub(super) fn lend(parts: &Parts) -> Result<OwnedMappedMutexGuard<Option<T>, T>, NoTransaction> {
+        let slot = parts.extensions.get::<Self>().ok_or(NoTransaction)?;
+        let held = slot.0.clone().try_lock_owned().map_err(|_| NoTransaction)?;
+        OwnedMutexGuard::try_map(held, Option::as_mut).map_err(|_| NoTransaction)
+    }
+}
+
 impl<T> Slot<T> {
     pub(super) fn holding(held: T) -> Self {
         Self(Arc::new(Mutex::new(Some(held))))
@@ -71,9 +80,7 @@ where
     type Rejection = NoTransaction;
 
     async fn from_request_parts(parts: &mut Parts, _: &A) -> Result<Self, NoTransaction> {
-        let slot = parts.extensions.get::<Slot<S::Tx>>().ok_or(NoTransaction)?;
-        let held = slot.0.clone().try_lock_owned().map_err(|_| NoTransaction)?;
-        OwnedMutexGuard::try_map(held, Option::as_mut).map(Self).map_err(|_| NoTransaction)
+        Slot::<S::Tx>::lend(parts).map(Self)
     }
 }
 
