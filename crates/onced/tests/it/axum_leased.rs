@@ -43,6 +43,8 @@ enum Does {
     /// The call is a step, and its rows meet so many serialization failures.
     StepThenConflicts(u32),
     CallThenConflict,
+    /// Its rows are refused at the commit for a reason that passes.
+    ConflictAtCommit,
     /// The call is a step that gets no outcome, and the handler says 201 none the less.
     ForgetTheStep,
     KeepIt,
@@ -178,6 +180,7 @@ async fn handle<S: Tested>(
         | Does::PanicAfter
         | Does::StepThenConflicts(_)
         | Does::CallThenConflict
+        | Does::ConflictAtCommit
         | Does::Mistake => {}
     }
     if let Does::StepThenConflicts(conflicts) = does {
@@ -210,6 +213,9 @@ async fn handle<S: Tested>(
     if does == Does::CallThenConflict || meets_a_conflict(&script.conflicts) {
         S::run(tx, "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$").await?;
         unreachable!("the statement fails");
+    }
+    if does == Does::ConflictAtCommit {
+        S::run(tx, "INSERT INTO late VALUES (1)").await?;
     }
     if does == Does::Mistake {
         S::run(tx, "INSERT INTO card_4242 VALUES (1)").await?;
@@ -469,6 +475,36 @@ async fn o_30_2_a_serialization_failure_repeats_the_rows_and_no_recorded_call() 
     assert_eq!((answer.status, answer.code().as_str()), (StatusCode::CONFLICT, "outcome-unknown"));
     assert_eq!(app.columns(&unknown, "status").await, ["pending_external"]);
     assert_eq!((app.calls(), app.bench.orders(&unknown).await), (3, 0));
+}
+
+/// The same at the commit, which is where PostgreSQL finds most of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_serialization_failure_at_the_commit_is_one_as_well() {
+    let app = App::<PgStore>::new(OnUnknown::Hold).await;
+    app.bench
+        .execute(
+            "CREATE TABLE public.late (n integer);
+             CREATE FUNCTION public.conflict() RETURNS trigger LANGUAGE plpgsql AS $$
+                 BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$;
+             CREATE CONSTRAINT TRIGGER late AFTER INSERT ON public.late DEFERRABLE INITIALLY DEFERRED
+                 FOR EACH ROW EXECUTE FUNCTION public.conflict()",
+        )
+        .await;
+    for by_step in [true, false] {
+        let key = fresh_key();
+        app.script.by_step.store(by_step, Ordering::SeqCst);
+        let calls = app.calls();
+        app.next(&[Does::ConflictAtCommit]);
+        let answer = app.order(&key).await;
+        let row = app.columns(&key, "status").await;
+        if by_step {
+            assert_eq!((answer.status, row), (StatusCode::CREATED, vec!["completed".to_owned()]));
+        } else {
+            assert_eq!(answer.code(), "store-unavailable");
+            assert_eq!(row, ["pending_external"]);
+        }
+        assert_eq!((app.calls(), app.bench.orders(&key).await), (calls + 1, i64::from(by_step)));
+    }
 }
 
 /// As it goes over the wire; the opening of a transaction has the word in it.
