@@ -9,9 +9,8 @@ use std::thread;
 use anyhow::Context;
 
 use crate::page::{Page, facts};
-use crate::postgres::Postgres;
 use crate::shell::{announce, ended};
-use crate::suite::{Runner, build, runner, with_environment};
+use crate::suite::{Runner, Servers, build, runner, with_environment};
 
 const PAGE: Page = Page {
     path: "docs/reference/soak.md",
@@ -49,23 +48,23 @@ pub(crate) struct Options {
 /// Runs the tests; the page is written only after a run without failure.
 pub(crate) fn run(inputs: &Path, options: &Options) -> anyhow::Result<()> {
     build()?;
-    let postgres = Postgres::start()?;
+    let servers = Servers::start()?;
     if options.only.is_none() {
         let shown = ["--profile=soak", "--success-output=immediate", "--failure-output=immediate"];
         let args = if options.args.is_empty() { without_load(&Runner::found()) } else { options.args.clone() };
         let mut tests = runner(&Runner::found(), &shown, &args);
-        with_environment(&mut tests, &postgres, inputs).env("ONCED_SOAK", "1");
+        with_environment(&mut tests, &servers, inputs).env("ONCED_SOAK", "1");
         let counted = collect(&mut tests)?;
-        PAGE.write(&summary(&postgres, &counted))?;
+        PAGE.write(&summary(&servers, &counted))?;
         eprintln!("xtask: {} counts written to {}", counted.len(), PAGE.path);
     }
     if options.args.is_empty() {
         let mut load = runner(&Runner::found(), &["--profile=soak", "--no-capture"], &load_alone(&Runner::found()));
-        with_environment(&mut load, &postgres, inputs).env("ONCED_SOAK", "1");
+        with_environment(&mut load, &servers, inputs).env("ONCED_SOAK", "1");
         load.env("ONCED_LOAD_MINUTES", options.minutes.to_string());
         let counted = collect(&mut load)?;
         let words = "## The mixed load\n\nWhat the test of that name in `crates/onced-server/tests/it/load.rs` has counted.\n\n";
-        LOAD_PAGE.write(&format!("{words}{}", summary(&postgres, &counted)))?;
+        LOAD_PAGE.write(&format!("{words}{}", summary(&servers, &counted)))?;
         eprintln!("xtask: the load's counts are written to {}", LOAD_PAGE.path);
     }
     Ok(())
@@ -112,10 +111,10 @@ fn marked(source: impl Read, show: fn(&str)) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once(MARK)?.1.trim().to_owned())).collect()
 }
 
-fn summary(postgres: &Postgres, counted: &[String]) -> String {
+fn summary(servers: &Servers, counted: &[String]) -> String {
     let counts: String = counted.iter().map(|line| format!("- {line}\n")).collect();
     let counts = if counted.is_empty() { "No test reported a count.\n" } else { &counts };
-    format!("{}\n{counts}", facts(postgres.version()))
+    format!("{}\n{counts}", facts(&servers.versions()))
 }
 
 #[cfg(test)]

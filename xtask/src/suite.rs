@@ -1,23 +1,24 @@
-//! Building and running all tests on a throw-away PostgreSQL.
+//! Building and running all tests on throw-away servers.
 
 use std::path::Path;
 use std::process::Command;
 
+use crate::mariadb::MariaDb;
 use crate::postgres::Postgres;
 use crate::shell::{cargo, run, works};
 
 /// Builds, then runs the tests; with `args` only those, and no documentation tests.
 pub(crate) fn test(inputs: &Path, args: &[String]) -> anyhow::Result<()> {
     build()?;
-    let postgres = Postgres::start()?;
+    let servers = Servers::start()?;
     if args.is_empty() {
         // First, so that the run closes on the tests' own summary.
         let mut documentation = cargo();
         documentation.args(["test", "--quiet", "--doc", "--workspace"]);
-        run(with_environment(&mut documentation, &postgres, inputs))?;
+        run(with_environment(&mut documentation, &servers, inputs))?;
     }
     let mut tests = runner(&Runner::found(), &[], args);
-    run(with_environment(&mut tests, &postgres, inputs))?;
+    run(with_environment(&mut tests, &servers, inputs))?;
     eprintln!("xtask: all tests passed");
     Ok(())
 }
@@ -58,7 +59,25 @@ pub(crate) fn runner(runner: &Runner, shown: &[&str], args: &[String]) -> Comman
     command
 }
 
+/// The database servers of a run.
+pub(crate) struct Servers {
+    postgres: Postgres,
+    mariadb: MariaDb,
+}
+
+impl Servers {
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        Ok(Self { postgres: Postgres::start()?, mariadb: MariaDb::start()? })
+    }
+
+    /// What runs there, in words.
+    pub(crate) fn versions(&self) -> String {
+        format!("{}, {}", self.postgres.version(), self.mariadb.version())
+    }
+}
+
 /// What the tests read.
-pub(crate) fn with_environment<'a>(command: &'a mut Command, postgres: &Postgres, inputs: &Path) -> &'a mut Command {
-    command.env("ONCED_TEST_POSTGRES", postgres.url()).env("ONCED_TEST_INPUTS", inputs)
+pub(crate) fn with_environment<'a>(command: &'a mut Command, servers: &Servers, inputs: &Path) -> &'a mut Command {
+    command.env("ONCED_TEST_POSTGRES", servers.postgres.url()).env("ONCED_TEST_MARIADB", servers.mariadb.url());
+    command.env("ONCED_TEST_INPUTS", inputs)
 }
