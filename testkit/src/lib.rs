@@ -9,10 +9,11 @@
 mod database;
 pub mod http_client;
 pub mod http_raw;
+pub mod mariadb;
 pub mod postgres;
 pub mod process;
 
-pub use database::{Backend, Database, Sql, SqlText};
+pub use database::{Backend, Database, Sql, SqlText, with_key_quoted};
 pub use process::{Process, Signal, free_port};
 
 /// Whether the run is to take as long as it needs for full counts (`cargo xtask soak`).

@@ -30,7 +30,7 @@ impl StoreError {
         Self { kind, words: words.into(), source: None }
     }
 
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn with_source(
         kind: StoreErrorKind,
         words: impl Into<String>,
@@ -39,13 +39,13 @@ impl StoreError {
         Self { kind, words: words.into(), source: Some(source.into()) }
     }
 
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn refused(words: impl Into<String>) -> Self {
         Self::new(StoreErrorKind::Refused, words)
     }
 
     /// The same error, of which more is known: what may be done next.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn with_kind(self, kind: StoreErrorKind) -> Self {
         Self { kind, ..self }
     }
@@ -86,7 +86,7 @@ impl std::error::Error for StoreError {
 
 /// Translates what every driver has in common; `of_database` reads the code of the database's own answer.
 // The driver's errors are its own to extend.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 #[allow(clippy::wildcard_enum_match_arm)]
 pub(crate) fn translate(
     error: sqlx::Error,
@@ -110,7 +110,7 @@ pub(crate) fn translate(
     StoreError::with_source(kind, words, error)
 }
 
-#[cfg(all(test, any(feature = "sqlite", feature = "postgres")))]
+#[cfg(all(test, any(feature = "sqlite", feature = "postgres", feature = "mysql")))]
 mod tests {
     use super::*;
 

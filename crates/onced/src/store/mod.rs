@@ -3,14 +3,16 @@
 //! One trait per table ([`keys`], [`deliveries`], [`upkeep`]), two about all of them ([`sweep`], [`health`]), one folder
 //! per backend with the same file names in it.
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod any;
 pub mod deliveries;
 mod error;
 pub mod health;
 pub mod keys;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod migrate;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
@@ -20,7 +22,7 @@ pub mod upkeep;
 
 use std::time::Duration;
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use self::any::AnyStore;
 pub use self::error::{StoreError, StoreErrorKind};
 
@@ -61,7 +63,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     fn accept(self, risks: impl IntoIterator<Item = &'static str>) -> Result<(), StoreError> {
         for risk in risks {
             match self {
@@ -80,7 +82,7 @@ impl Durability {
 /// Opens a transaction. The one place that does: a cancelled `begin` can leave a pooled connection inside an open
 /// transaction, and what its next borrower writes would never be committed. So it runs in a task of its own, which
 /// nobody cancels; where the caller has gone, the transaction is dropped and rolled back.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 async fn open_transaction<DB: sqlx::Database>(
     pool: &sqlx::Pool<DB>,
     statement: &'static str,

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::decision_table::{self, Line};
@@ -103,18 +104,20 @@ struct Tally {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_case_of_the_list_passes_on_both_backends() {
+async fn every_case_of_the_list_passes_on_every_backend() {
     let cases = listed();
-    let (sqlite, postgres) = tokio::join!(run_all::<SqliteStore>(&cases), run_all::<PgStore>(&cases));
+    let (sqlite, postgres, mariadb) =
+        tokio::join!(run_all::<SqliteStore>(&cases), run_all::<PgStore>(&cases), run_all::<MySqlStore>(&cases));
     let summary = format!(
-        "conformance: {} cases on sqlite, {} on postgres, none skipped",
+        "conformance: {} cases on sqlite, {} on postgres, {} on mariadb, none skipped",
         sqlite.passed + sqlite.failed.len(),
-        postgres.passed + postgres.failed.len()
+        postgres.passed + postgres.failed.len(),
+        mariadb.passed + mariadb.failed.len()
     );
     println!("{}{summary}", if testkit::soaking() { "SOAK: " } else { "" });
-    let failed: Vec<String> = sqlite.failed.into_iter().chain(postgres.failed).collect();
+    let failed: Vec<String> = sqlite.failed.into_iter().chain(postgres.failed).chain(mariadb.failed).collect();
     assert!(failed.is_empty(), "{} cases failed:\n{}", failed.len(), failed.join("\n"));
-    assert_eq!((sqlite.passed, postgres.passed), (cases.len(), cases.len()));
+    assert_eq!([sqlite.passed, postgres.passed, mariadb.passed], [cases.len(); 3]);
 }
 
 /// The cases of the file, each with its runner.
