@@ -82,17 +82,25 @@ impl Database {
                 let folder = tempfile::Builder::new().prefix("onced-").tempdir().expect("no temporary folder");
                 Self::sqlite(folder.path().to_owned(), Some(folder)).await
             }
-            Backend::Postgres => {
-                let database = postgres::Database::create().await;
-                let sql = Sql::Postgres(database.pool().await);
-                Self { sql, home: Home::Postgres(database) }
-            }
+            Backend::Postgres => Self::postgres(postgres::Database::create().await).await,
             Backend::MariaDb => {
                 let database = mariadb::Database::create().await;
                 let sql = Sql::MariaDb(database.pool().await);
                 Self { sql, home: Home::MariaDb(database) }
             }
         }
+    }
+
+    /// Creates an empty database on the PostgreSQL server of the newest version.
+    ///
+    /// # Panics
+    /// Where that is not possible, above all without that server.
+    pub async fn on_new_postgres() -> Self {
+        Self::postgres(postgres::Database::create_on(postgres::new_server_url()).await).await
+    }
+
+    async fn postgres(database: postgres::Database) -> Self {
+        Self { sql: Sql::Postgres(database.pool().await), home: Home::Postgres(database) }
     }
 
     /// Creates an empty SQLite database in a folder of the caller's, for example one on a disk of its own.

@@ -10,6 +10,7 @@ mod database;
 pub mod http_client;
 pub mod http_raw;
 pub mod mariadb;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 

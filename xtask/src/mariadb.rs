@@ -60,7 +60,7 @@ fn start_on(server: &Path, port: u16) -> anyhow::Result<Guarded> {
         // Every commit is on the disk: crash tests must meet what a real server does.
         let settings = ["bind-address=127.0.0.1", "innodb-flush-log-at-trx-commit=1", "max-connections=300"];
         // A time zone far from UTC: the ledger's times do not depend on it.
-        let others = ["skip-name-resolve", "default-time-zone=+13:45"];
+        let others = ["skip-name-resolve", "default-time-zone=+12:45"];
         args.extend(settings.into_iter().chain(others).map(|setting| format!("--{setting}")));
         Guarded::start(&user, folder, "KILL", server, &args, "ready for connections")
     })

@@ -1,13 +1,15 @@
-//! A throw-away PostgreSQL for one test run, from the binaries of the system; it touches no other server.
+//! Throw-away PostgreSQL servers for one test run: from the binaries of the system, and of the newest version from those
+//! that setup has fetched. They touch no other server.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 
 use crate::server::{Guarded, User, in_a_folder, on_a_free_port};
-use crate::shell::first_line;
+use crate::shell::{first_line, run};
 
 /// A running server; dropped, it is gone with its files.
 pub(crate) struct Postgres {
@@ -19,9 +21,19 @@ pub(crate) struct Postgres {
 impl Postgres {
     pub(crate) fn start() -> anyhow::Result<Self> {
         let binaries = binaries().context("no PostgreSQL server found; `cargo xtask setup` installs it")?;
+        Self::start_from(&Programs::At(binaries))
+    }
+
+    /// One from a package in a folder that another user need not be able to see, with its programs in `binaries` there.
+    pub(crate) fn start_packed(package: PathBuf, binaries: &'static str) -> anyhow::Result<Self> {
+        Self::start_from(&Programs::Packed { package, binaries })
+    }
+
+    fn start_from(programs: &Programs) -> anyhow::Result<Self> {
+        let binaries = programs.place();
         let version = first_line(binaries.join("postgres"), &["--version"]).unwrap_or_default();
         eprintln!("xtask: starting a throw-away server: {version}");
-        let (guard, port) = on_a_free_port(|port| Ok((start_on(&binaries, port)?, port)))?;
+        let (guard, port) = on_a_free_port(|port| Ok((start_on(programs, port)?, port)))?;
         Ok(Self { _guard: guard, port, version })
     }
 
@@ -32,6 +44,25 @@ impl Postgres {
 
     pub(crate) fn version(&self) -> &str {
         &self.version
+    }
+}
+
+/// Where a server's programs are.
+enum Programs {
+    At(PathBuf),
+    /// Beside the libraries that they need: the package is copied as a whole, and goes with the server.
+    Packed {
+        package: PathBuf,
+        binaries: &'static str,
+    },
+}
+
+impl Programs {
+    fn place(&self) -> PathBuf {
+        match self {
+            Self::At(binaries) => binaries.clone(),
+            Self::Packed { package, binaries } => package.join(binaries),
+        }
     }
 }
 
@@ -59,16 +90,25 @@ fn debian_folders() -> Vec<PathBuf> {
     numbered.into_iter().rev().map(|(_, folder)| folder).collect()
 }
 
-fn start_on(binaries: &Path, port: u16) -> anyhow::Result<Guarded> {
+fn start_on(programs: &Programs, port: u16) -> anyhow::Result<Guarded> {
     let user = User::of_the_server(&["postgres", "nobody"])?;
     // Short, because the path of a unix socket may have 107 bytes only.
     in_a_folder("/tmp/onced-pg-XXXXXX", &user, |folder| {
-        init(binaries, folder, &user)?;
+        let binaries = match programs {
+            Programs::At(binaries) => binaries.clone(),
+            Programs::Packed { package, binaries } => {
+                let own = folder.join("package");
+                run(Command::new("cp").arg("-r").arg(package).arg(&own))?;
+                user.give(&own)?;
+                own.join(binaries)
+            }
+        };
+        init(&binaries, folder, &user)?;
         let (data, folder_name) = (folder.join("data").display().to_string(), folder.display().to_string());
         let port = port.to_string();
         let mut args = vec!["-D", &data, "-k", &folder_name, "-p", &port];
         // fsync is on: crash tests must meet what a real server does.
-        let settings = ["listen_addresses=127.0.0.1", "max_connections=300", "fsync=on", "lc_messages=C"];
+        let settings = ["listen_addresses=127.0.0.1", "max_connections=800", "fsync=on", "lc_messages=C"];
         let logging = ["logging_collector=off", "log_destination=stderr"];
         args.extend(settings.into_iter().chain(logging).flat_map(|setting| ["-c", setting]));
         let args: Vec<String> = args.into_iter().map(str::to_owned).collect();

@@ -172,9 +172,10 @@ impl User {
         command
     }
 
-    fn give(&self, folder: &Path) -> anyhow::Result<()> {
+    /// The folder, with what is in it, is the user's.
+    pub(crate) fn give(&self, folder: &Path) -> anyhow::Result<()> {
         let Self::Other { name, group } = self else { return Ok(()) };
-        let status = Command::new("chown").arg(format!("{name}:{group}")).arg(folder).status()?;
+        let status = Command::new("chown").arg("-R").arg(format!("{name}:{group}")).arg(folder).status()?;
         ensure!(status.success(), "chown of the server's folder failed");
         Ok(())
     }

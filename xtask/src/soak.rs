@@ -48,7 +48,7 @@ pub(crate) struct Options {
 /// Runs the tests; the page is written only after a run without failure.
 pub(crate) fn run(inputs: &Path, options: &Options) -> anyhow::Result<()> {
     build()?;
-    let servers = Servers::start()?;
+    let servers = Servers::start(inputs)?;
     if options.only.is_none() {
         let shown = ["--profile=soak", "--success-output=immediate", "--failure-output=immediate"];
         let args = if options.args.is_empty() { without_load(&Runner::found()) } else { options.args.clone() };

@@ -5,12 +5,13 @@ use std::process::Command;
 
 use crate::mariadb::MariaDb;
 use crate::postgres::Postgres;
+use crate::setup;
 use crate::shell::{cargo, run, works};
 
 /// Builds, then runs the tests; with `args` only those, and no documentation tests.
 pub(crate) fn test(inputs: &Path, args: &[String]) -> anyhow::Result<()> {
     build()?;
-    let servers = Servers::start()?;
+    let servers = Servers::start(inputs)?;
     if args.is_empty() {
         // First, so that the run closes on the tests' own summary.
         let mut documentation = cargo();
@@ -21,6 +22,27 @@ pub(crate) fn test(inputs: &Path, args: &[String]) -> anyhow::Result<()> {
     run(with_environment(&mut tests, &servers, inputs))?;
     eprintln!("xtask: all tests passed");
     Ok(())
+}
+
+/// The servers that the tests run on.
+pub(crate) struct Servers {
+    /// Of the system's version.
+    postgres: Postgres,
+    /// Of the newest version.
+    new: Postgres,
+    mariadb: MariaDb,
+}
+
+impl Servers {
+    pub(crate) fn start(inputs: &Path) -> anyhow::Result<Self> {
+        let new = Postgres::start_packed(setup::new_postgres_folder(inputs), setup::NEW_POSTGRES_BINARIES)?;
+        Ok(Self { postgres: Postgres::start()?, new, mariadb: MariaDb::start()? })
+    }
+
+    /// What runs there, in words.
+    pub(crate) fn versions(&self) -> String {
+        format!("{}, {}", self.postgres.version(), self.mariadb.version())
+    }
 }
 
 /// Builds everything that tests may start.
@@ -59,25 +81,9 @@ pub(crate) fn runner(runner: &Runner, shown: &[&str], args: &[String]) -> Comman
     command
 }
 
-/// The database servers of a run.
-pub(crate) struct Servers {
-    postgres: Postgres,
-    mariadb: MariaDb,
-}
-
-impl Servers {
-    pub(crate) fn start() -> anyhow::Result<Self> {
-        Ok(Self { postgres: Postgres::start()?, mariadb: MariaDb::start()? })
-    }
-
-    /// What runs there, in words.
-    pub(crate) fn versions(&self) -> String {
-        format!("{}, {}", self.postgres.version(), self.mariadb.version())
-    }
-}
-
 /// What the tests read.
 pub(crate) fn with_environment<'a>(command: &'a mut Command, servers: &Servers, inputs: &Path) -> &'a mut Command {
-    command.env("ONCED_TEST_POSTGRES", servers.postgres.url()).env("ONCED_TEST_MARIADB", servers.mariadb.url());
+    command.env("ONCED_TEST_POSTGRES", servers.postgres.url()).env("ONCED_TEST_POSTGRES_NEW", servers.new.url());
+    command.env("ONCED_TEST_MARIADB", servers.mariadb.url());
     command.env("ONCED_TEST_INPUTS", inputs)
 }

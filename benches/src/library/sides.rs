@@ -77,7 +77,7 @@ impl<S: Ledger> Work for Atomic<S> {
                 bail!("a random key was there already");
             };
             S::order(&mut tx, &key).await?;
-            permit.complete(store, &mut tx, response()).await?;
+            permit.complete(&mut tx, response()).await?;
             Ok(tx.commit().await?)
         }
         .boxed()

@@ -29,6 +29,22 @@ pub struct Policy {
     pub enter: Enter,
 }
 
+impl Default for Policy {
+    /// What an API wants that says nothing else: a lease of 30 s, seven days of retention, five attempts, another payload
+    /// refused, unknown outcomes reconciled, nobody outside called before that is announced.
+    fn default() -> Self {
+        Self {
+            lease: Lease::new(Duration::from_secs(30)),
+            retention: Retention::default(),
+            max_attempts: Some(5),
+            mismatch: MismatchPolicy::Reject,
+            on_unknown: OnUnknown::Reconcile,
+            downstream_window: Duration::from_hours(24),
+            enter: Enter::InProgress,
+        }
+    }
+}
+
 /// What a foreign payload under a known key means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MismatchPolicy {

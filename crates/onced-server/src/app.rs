@@ -31,6 +31,7 @@ pub(crate) async fn open_store_as_it_is(config: &StoreConfig) -> anyhow::Result<
         max_connections: config.max_connections,
         acquire_timeout: config.busy_timeout,
         busy_timeout: config.busy_timeout,
+        pooler: config.pooler,
         durability: if config.allow_weak_durability { Durability::WeakAccepted } else { Durability::Required },
     };
     AnyStore::open(config.url.expose(), &options)

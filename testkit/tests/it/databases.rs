@@ -63,7 +63,7 @@ async fn a_dropped_database_is_gone() {
 async fn the_servers_are_as_crash_tests_need_them() {
     let database = Database::create(Backend::Postgres).await;
     let settings = "SELECT current_setting('fsync'), current_setting('max_connections')";
-    assert_eq!(database.sql().text(settings).await, [["on", "300"]]);
+    assert_eq!(database.sql().text(settings).await, [["on", "800"]]);
 
     let database = Database::create(Backend::MariaDb).await;
     let settings = "SELECT @@innodb_flush_log_at_trx_commit, @@max_connections";

@@ -4,6 +4,7 @@
 
 mod databases;
 mod http;
+mod poolers;
 mod processes;
 
 use std::time::Duration;

@@ -34,7 +34,7 @@ pub(crate) const KEY_HEADER: &str = "idempotency-key";
 pub(crate) const NO_EFFECT: [u16; 5] = [401, 403, 407, 425, 429];
 pub(crate) const WAIT: Duration = Duration::ZERO;
 /// Nobody waits longer for another's outcome, whatever is asked for.
-pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(MINUTE);
+pub(crate) use onced::http::prefer::LONGEST_WAIT;
 pub(crate) const MAX_ATTEMPTS: u32 = 5;
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// The heartbeat is the lease divided by this; it may be faster, never slower.

@@ -15,10 +15,11 @@ use super::path::normalise;
 use super::read_route;
 use super::route::Route;
 use super::settings::Place;
-use super::store_url::{StoreUrl, redact_url};
+use super::store_url::{Backend, StoreUrl, redact_url};
 use super::upstream::Upstream;
 use super::values::Layers;
 use super::{ClientsConfig, Config, LogConfig, LogFormat, LogLevel, StoreConfig, SweepConfig};
+use onced::store::Pooler;
 use onced::store::deliveries::LogDeliveries;
 use onced_core::failure::Effect;
 
@@ -129,6 +130,13 @@ fn read_store(document: &Document<'_>, section: Option<&Section<'_>>, flags: &Fl
     let busy_timeout = layers.read("busy_timeout", d::BUSY_TIMEOUT, |entry| entry.duration(Duration::ZERO)).value;
     let log_deliveries = layers.read("log_deliveries", LogDeliveries::All, Entry::word).value;
     let replay_memory = layers.read("replay_memory", d::REPLAY_MEMORY, |entry| entry.bytes(0..=1 << 30)).value;
+    let pooler = layers.read("pooler", Pooler::None, Entry::word);
+    if let (Some(entry), Some(url), Pooler::Transaction) = (pooler.entry, &url, pooler.value)
+        && url.backend() != Backend::Postgres
+    {
+        entry.refuse("is about PostgreSQL, and the ledger is another database; leave it out");
+    }
+    let pooler = pooler.value;
     let allow_weak_durability = layers.read("allow_weak_durability", d::ALLOW_WEAK_DURABILITY, Entry::switch).value;
     Some(StoreConfig {
         url: url?,
@@ -137,6 +145,7 @@ fn read_store(document: &Document<'_>, section: Option<&Section<'_>>, flags: &Fl
         busy_timeout,
         log_deliveries,
         replay_memory,
+        pooler,
         allow_weak_durability,
     })
 }

@@ -33,19 +33,19 @@ use std::time::Duration;
 
 pub(crate) use caller::{RateLimit, Tenant};
 pub(crate) use cors::Origins;
-pub(crate) use defaults::LONGEST_WAIT;
 pub(crate) use errors::{ConfigError, ConfigErrors, Position};
 pub(crate) use flags::{Flags, effect_from_word};
 pub(crate) use key_rule::{AgentParts, KeyRule, KeySource, Missing, PartSource, Tool, WithinStep};
 pub(crate) use matching::Match;
 pub(crate) use route::{BodySyntax, Route};
 pub(crate) use settings::reference_table;
-pub(crate) use store_url::StoreUrl;
+pub(crate) use store_url::{Backend, StoreUrl};
 pub(crate) use trust::Certificates;
 pub(crate) use upstream::{Upstream, UpstreamHttp};
 pub(crate) use values::Words;
 
 use document::Document;
+use onced::store::Pooler;
 use onced::store::deliveries::LogDeliveries;
 use outside::{Outside, Process};
 
@@ -106,6 +106,8 @@ pub(crate) struct StoreConfig {
     pub(crate) log_deliveries: LogDeliveries,
     /// How many bytes of outcomes that were lately replayed are kept in memory.
     pub(crate) replay_memory: u64,
+    /// PostgreSQL: what stands before the server.
+    pub(crate) pooler: Pooler,
     /// Whether to start on a database that may lose commits.
     pub(crate) allow_weak_durability: bool,
 }
@@ -113,6 +115,10 @@ pub(crate) struct StoreConfig {
 impl Words for LogDeliveries {
     const WORDS: &'static [(&'static str, Self)] =
         &[("all", Self::All), ("executed", Self::Executed), ("off", Self::Off)];
+}
+
+impl Words for Pooler {
+    const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("transaction", Self::Transaction)];
 }
 
 /// How the ledger is kept small.

@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use hyper::body::Incoming;
+use onced::http::request;
 use onced::http::respond::Problem;
 
 /// Whatever may go wrong in a body.
@@ -77,21 +78,8 @@ pub(super) struct Read {
 /// Reads a request's body whole, up to `limit` bytes and within `timeout`: of what says that it is larger, nothing is
 /// read.
 pub(super) async fn read(body: &mut Incoming, read: &mut Read, limit: u64, timeout: Duration) -> Result<(), Problem> {
-    if body.size_hint().lower() > limit {
-        return Err(Problem::BodyTooLarge { limit });
-    }
     let mut buffer = BytesMut::new();
-    let reading = async {
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame.map_err(|_| Problem::BodyUnreadable)?.into_data() else { continue };
-            buffer.extend_from_slice(&data);
-            if buffer.len() as u64 > limit {
-                return Err(Problem::BodyTooLarge { limit });
-            }
-        }
-        Ok(())
-    };
-    let end = tokio::time::timeout(timeout, reading).await.unwrap_or(Err(Problem::BodyTimeout));
+    let end = request::read(body, &mut buffer, limit, timeout).await;
     *read = Read { bytes: buffer.freeze(), is_broken: end == Err(Problem::BodyUnreadable) };
     end
 }

@@ -15,7 +15,6 @@ mod settle;
 mod transport;
 mod upgrade;
 mod upstream;
-mod wait;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +25,9 @@ use http::request::Parts;
 use http::{Method, Request, Response, Version};
 use onced::core::fingerprint::Fingerprint;
 use onced::core::key::{Key, Scope};
-use onced::guard::{About, Begun, Guard, Pace};
-use onced::http::respond::{self, Problem, Subject};
+use onced::guard::{About, Guard, Pace};
+use onced::http::respond::{self, Instead, Problem, Subject};
+use onced::http::{prefer, request::is_safe};
 use onced::store::AnyStore;
 use onced_core::lease::Lease;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -249,34 +249,25 @@ impl Gateway {
             pace: Pace { heartbeat: route.heartbeat, max_execution: route.max_execution },
         };
         let guard = if route.observe { self.guard.observing() } else { self.guard.clone() };
-        let subject = |expires_at| Subject { expires_at, ..subject_of(&delivery.scope, Some(&delivery.key)) };
-        let problem =
-            |problem: Problem, about: About| respond::problem(&problem, Some(&subject(about.expires_at)), &route.lease);
         // So many may wait for another's outcome; whoever is beyond that is told at once.
         let waiting = self.waiting.try_acquire();
-        let wait = if waiting.is_ok() { wait::of(&delivery.headers, route) } else { Duration::ZERO };
+        let wait = if waiting.is_ok() { longest_wait(&delivery.headers, route) } else { Duration::ZERO };
         let begun = guard.begin_waiting_unless(&request, wait, self.gone(&mut answer)).await;
         drop(waiting);
-        let (response, about, word) = match begun {
-            Ok(Begun::Execute(permit)) => return execute::execute(delivery, permit, target, answer).await,
-            Ok(Begun::Replay { response, about }) => (respond::replayed(&response, about.expires_at), about, "replay"),
-            Ok(Begun::InProgress { retry_after, about }) => {
-                (problem(Problem::InProgress { retry_after }, about), about, "in-progress")
-            }
-            Ok(Begun::Mismatch { about }) => (problem(Problem::KeyReused, about), about, "mismatch"),
-            Ok(Begun::Unknown { retry_after, about }) => {
-                (problem(Problem::OutcomeUnknown { retry_after }, about), about, "unknown")
-            }
-            Ok(Begun::Exhausted { about }) => (problem(Problem::AttemptsExhausted, about), about, "exhausted"),
+        let decided = begun.map(|begun| respond::decided(begun, &delivery.scope, &delivery.key, &route.lease));
+        let Instead { response, about, decision } = match decided {
+            Ok(Ok(permit)) => return execute::execute(delivery, permit, target, answer).await,
+            Ok(Err(instead)) => *instead,
             Err(error) => {
                 tracing::error!(target: "onced::deliver", %error, "nothing is executed under this key now");
-                let about = About::default();
-                (problem(Problem::StoreUnavailable, about), about, "store-unavailable")
+                let subject = subject_of(&delivery.scope, Some(&delivery.key));
+                let response = respond::problem(&Problem::StoreUnavailable, Some(&subject), &route.lease);
+                Instead { response, about: About::default(), decision: "store-unavailable" }
             }
         };
         let (response, word) = match route.observe {
-            true => (observe::pass_on(target, &delivery).await, format!("observed: {word}")),
-            false => (response.map(whole), word.to_owned()),
+            true => (observe::pass_on(target, &delivery).await, format!("observed: {decision}")),
+            false => (response.map(whole), decision.to_owned()),
         };
         self.guard.answered(about.delivery, response.status().as_u16()).await;
         note(&delivery, &word, 0, response.status().as_u16());
@@ -322,6 +313,10 @@ fn subject_of(scope: &Scope, key: Option<&Key>) -> Subject {
     Subject { scope: scope.clone(), key: key.cloned(), expires_at: None }
 }
 
-fn is_safe(method: &Method) -> bool {
-    [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(method)
+/// How long a duplicate waits for the outcome at most; not at all where it is only watched.
+fn longest_wait(headers: &http::HeaderMap, route: &Route) -> Duration {
+    if route.observe {
+        return Duration::ZERO;
+    }
+    prefer::wait_or(headers, route.wait)
 }

@@ -3,16 +3,13 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use onced::core::fingerprint::{Fingerprint, RequestParts, boundary_of, media_type_of};
+use onced::core::fingerprint::Fingerprint;
 use onced::core::key::{Key, KeyError};
-use onced::http::encoding::{self, Undecodable};
+use onced::http::request;
 use onced::http::respond::Problem;
 
 use super::key::{Derived, derive};
 use crate::config::{BodySyntax, KeySource, Route};
-
-/// Larger bodies, and those that may become larger, are read off the threads that serve.
-const SMALL_BODY: usize = 64 * 1024;
 
 /// What came of reading a request.
 #[derive(Debug)]
@@ -25,7 +22,7 @@ pub(super) enum Prepared {
 
 /// Reads key and fingerprint.
 pub(super) async fn prepare(route: &Route, head: &Parts, body: &Bytes) -> Result<Prepared, Problem> {
-    if body.len() <= SMALL_BODY && !encoding::is_encoded(&head.headers) {
+    if request::is_read_at_once(&head.headers, body) {
         return read(route, head, body);
     }
     let (route, head, body) = (route.clone(), head.clone(), body.clone());
@@ -43,12 +40,7 @@ fn read(route: &Route, head: &Parts, body: &Bytes) -> Result<Prepared, Problem> 
     if matches!(from_headers, Some(Derived::Pass)) {
         return Ok(Prepared::Pass);
     }
-    let (body, coding) = match encoding::decode(&head.headers, body, route.max_request_bytes) {
-        Ok(decoded) => (decoded, String::new()),
-        Err(Undecodable::Unknown(coding)) => (body.clone(), coding),
-        Err(Undecodable::TooLarge) => return Err(Problem::BodyTooLarge { limit: route.max_request_bytes }),
-        Err(Undecodable::Malformed) => return Err(Problem::BodyUnreadable),
-    };
+    let (body, coding) = request::decoded(&head.headers, body, route.max_request_bytes)?;
     if route.body_syntax == BodySyntax::Json && !(coding.is_empty() && is_json(&body)) {
         return Err(Problem::BodyInvalid);
     }
@@ -72,22 +64,5 @@ fn is_json(body: &[u8]) -> bool {
 }
 
 fn fingerprint(route: &Route, head: &Parts, body: Bytes, coding: String) -> Fingerprint {
-    let content_type = content_type(head);
-    let parts = RequestParts {
-        method: head.method.as_str().to_owned(),
-        path: head.uri.path().to_owned(),
-        query: head.uri.query().unwrap_or("").to_owned(),
-        media_type: media_type_of(&content_type),
-        boundary: boundary_of(&content_type),
-        coding,
-        body,
-    };
-    Fingerprint::new(parts, route.fingerprint.clone())
-}
-
-/// The `Content-Type`, byte for character, so that none is taken for another; several lines are one that nothing reads.
-fn content_type(head: &Parts) -> String {
-    let lines = head.headers.get_all(http::header::CONTENT_TYPE).iter();
-    let lines = lines.map(|line| line.as_bytes().iter().copied().map(char::from).collect::<String>());
-    lines.collect::<Vec<_>>().join(", ")
+    Fingerprint::new(request::parts(head, &head.uri, body, coding), route.fingerprint.clone())
 }

@@ -2,20 +2,16 @@
 //! nothing or could not be stored. What an answer proves is decided in `onced_core::failure`; this carries it out.
 
 use bytes::Bytes;
-use http::header::{self, HeaderName};
 use http::response::Parts;
 use http::{Response, StatusCode};
-use onced::core::fingerprint::media_type_of;
 use onced::guard::{EndError, Standing};
-use onced::http::headers;
+use onced::http::outcome;
 use onced::http::respond::{self, Problem, Subject};
-use onced_core::failure::{Answer, EarlierCall, Effect, Rules, Settlement};
+use onced_core::failure::{EarlierCall, Effect, Rules, Settlement};
 use onced_core::record::{Status, StoredResponse};
 use onced_core::time::Timestamp;
 
 use super::execute::{Attempt, Right};
-
-const EFFECT: HeaderName = HeaderName::from_static("onced-effect");
 
 impl Attempt {
     /// Ends the record by what the answer proves. `Err` is what the client gets instead of that answer.
@@ -43,7 +39,7 @@ impl Attempt {
                 Some(_) => return Err(self.claim_lost(&standing)),
             }
         }
-        let (rules, answer) = (self.rules(), answer_of(head, &stored));
+        let (rules, answer) = (self.rules(), outcome::answer(head, &stored));
         let earlier = if permit.earlier_call_is_unknown() { EarlierCall::Unknown } else { EarlierCall::None };
         let settlement = rules.settle(&answer, status, earlier);
         if rules.effect == Effect::SameDatabase && settlement == Settlement::Complete && answer.status < 400 {
@@ -82,16 +78,7 @@ impl Attempt {
     /// Somebody else has taken the record over, or ended it: its truth is told, not this attempt's.
     fn claim_lost(&self, standing: &Standing) -> Response<Bytes> {
         self.warn("lost ownership: another attempt has taken over, and nothing of this one was written");
-        let retry_after = standing.retry_after;
-        match standing.status {
-            Some(Status::Completed) => respond::replayed(&response_of(standing), standing.expires_at),
-            Some(Status::PendingExternal) if !standing.lease_is_alive => {
-                self.problem(&Problem::OutcomeUnknown { retry_after }, standing.expires_at)
-            }
-            Some(Status::Queued | Status::InProgress | Status::PendingExternal | Status::Failed) | None => {
-                self.problem(&Problem::InProgress { retry_after }, standing.expires_at)
-            }
-        }
+        respond::standing(standing, &self.subject(standing.expires_at), &self.delivery.route.lease)
     }
 
     /// Nothing was sent.
@@ -123,8 +110,8 @@ impl Attempt {
         };
         if standing.status == Some(Status::Completed) {
             return match standing.is_mine {
-                true => respond::from_record(&response_of(&standing), standing.expires_at),
-                false => respond::replayed(&response_of(&standing), standing.expires_at),
+                true => respond::from_record(&standing.outcome(), standing.expires_at),
+                false => respond::replayed(&standing.outcome(), standing.expires_at),
             };
         }
         self.problem(&Problem::OutcomeLost { retry_after: standing.retry_after }, standing.expires_at)
@@ -154,18 +141,16 @@ impl Attempt {
     }
 
     fn problem(&self, problem: &Problem, expires_at: Option<Timestamp>) -> Response<Bytes> {
-        let subject = Subject { scope: self.scope().clone(), key: Some(self.delivery.key.clone()), expires_at };
-        respond::problem(problem, Some(&subject), &self.delivery.route.lease)
+        respond::problem(problem, Some(&self.subject(expires_at)), &self.delivery.route.lease)
+    }
+
+    fn subject(&self, expires_at: Option<Timestamp>) -> Subject {
+        Subject { scope: self.scope().clone(), key: Some(self.delivery.key.clone()), expires_at }
     }
 
     /// What of an answer goes into the record.
     pub(super) fn to_store(&self, head: &Parts, body: Option<Bytes>) -> StoredResponse {
-        StoredResponse {
-            code: head.status.as_u16(),
-            headers: headers::to_store(&head.headers, &self.delivery.route.store_headers),
-            body: body.filter(|body| !body.is_empty()),
-            body_omitted: false,
-        }
+        outcome::to_store(head, body, &self.delivery.route.store_headers)
     }
 
     fn rules(&self) -> Rules {
@@ -186,33 +171,4 @@ impl Attempt {
         let (key, attempt) = (self.delivery.key.shortened(), self.number);
         tracing::warn!(target: "onced::deliver", scope = %self.scope(), key, attempt, why, "{words}");
     }
-}
-
-/// An app that completes its record without a response has nothing to say again.
-fn response_of(standing: &Standing) -> StoredResponse {
-    standing.response.clone().unwrap_or_else(|| StoredResponse::bare(204))
-}
-
-fn answer_of(head: &Parts, stored: &StoredResponse) -> Answer {
-    let value_is = |name: &HeaderName, wanted: &str| {
-        head.headers.get(name).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(wanted.as_bytes()))
-    };
-    let media_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(media_type_of);
-    let is_problem = media_type.as_deref() == Some("application/problem+json");
-    // An encoded problem cannot be read here; to store "still running" for good would be the worse mistake.
-    let may_say_so = head.headers.contains_key(header::CONTENT_ENCODING)
-        || stored.body.as_deref().is_some_and(is_in_progress_problem);
-    Answer {
-        status: head.status.as_u16(),
-        says_still_running: head.status == StatusCode::CONFLICT
-            && (head.headers.contains_key(header::RETRY_AFTER) || is_problem && may_say_so),
-        says_no_effect: value_is(&EFFECT, "none"),
-    }
-}
-
-fn is_in_progress_problem(body: &[u8]) -> bool {
-    serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|problem| {
-        let ends_so = |member: &str| problem[member].as_str().is_some_and(|text| text.ends_with("in-progress"));
-        ends_so("code") || ends_so("type")
-    })
 }

@@ -95,7 +95,7 @@ pub(crate) async fn records(database: &Database) -> i64 {
 /// How many records have an owner that is presumed alive.
 async fn live_leases(database: &Database) -> i64 {
     let now = match database.backend() {
-        Backend::Sqlite => "(SELECT now FROM onced_clock)",
+        Backend::Sqlite | Backend::MariaDb => "(SELECT now FROM onced_clock)",
         Backend::Postgres => "onced.clock()",
     };
     let table = sql::table(database.backend());

@@ -2,6 +2,7 @@
 //! through our code, and by the recorder's own log.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod behind_pooler;
 mod case_callers;
 mod case_cleanup;
 mod case_content;

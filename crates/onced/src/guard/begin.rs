@@ -49,39 +49,11 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    pub(super) fn payload_differs(&self) -> bool {
-        match self {
-            Self::Execute(owned) => owned.payload_differs,
-            Self::Answer(answer) => answer.payload_differs,
-        }
-    }
-
-    /// Whether it may be answered without having asked for the claim lock: whatever a rival may be doing, this stays so.
-    pub(super) fn stands_whoever_has_the_lock(&self) -> bool {
-        match self {
-            Self::Execute(_) => false,
-            Self::Answer(answer) => matches!(answer.decision, Decision::Replay | Decision::Mismatch),
-        }
-    }
-
-    /// Whether nothing has to be taken for it.
-    pub(super) fn takes_nothing(&self) -> bool {
-        match self {
-            Self::Execute(_) => false,
-            Self::Answer(answer) => !matches!(answer.decision, Decision::Execute(_) | Decision::GiveUp),
-        }
-    }
-
-    /// Whether it is the stored outcome.
-    pub(super) fn is_replay(&self) -> bool {
-        matches!(self, Self::Answer(answer) if answer.decision == Decision::Replay)
-    }
-
     /// Whether somebody else is at work, as far as is known.
     pub(super) fn is_in_progress(&self) -> bool {
         match self {
             Self::Execute(_) => false,
-            Self::Answer(answer) => matches!(answer.decision, Decision::InProgress { .. }),
+            Self::Answer(answer) => answer.is_in_progress(),
         }
     }
 }
@@ -97,7 +69,7 @@ pub(super) struct Owned {
     /// What earlier attempts sent along, where the record says so: its recipe may have been another version's.
     pub(super) downstream_key: Option<String>,
     pub(super) expires_at: Option<Timestamp>,
-    payload_differs: bool,
+    pub(super) payload_differs: bool,
 }
 
 /// The record is not ours.
@@ -105,11 +77,31 @@ pub(super) struct Answer {
     decision: Decision,
     response: Option<StoredResponse>,
     pub(super) attempt: u32,
-    payload_differs: bool,
+    pub(super) payload_differs: bool,
     expires_at: Option<Timestamp>,
 }
 
 impl Answer {
+    /// Whether it may be given without having asked for the claim lock: whatever a rival may be doing, this stays so.
+    pub(super) fn stands_whoever_has_the_lock(&self) -> bool {
+        matches!(self.decision, Decision::Replay | Decision::Mismatch)
+    }
+
+    /// Whether nothing has to be taken for it.
+    pub(super) fn takes_nothing(&self) -> bool {
+        !matches!(self.decision, Decision::Execute(_) | Decision::GiveUp)
+    }
+
+    /// Whether it is the stored outcome.
+    pub(super) fn is_replay(&self) -> bool {
+        self.decision == Decision::Replay
+    }
+
+    /// Whether somebody else is at work, as far as is known.
+    pub(super) fn is_in_progress(&self) -> bool {
+        matches!(self.decision, Decision::InProgress { .. })
+    }
+
     pub(super) fn words(&self) -> String {
         let word = match self.decision {
             Decision::Replay => "replay",
@@ -164,7 +156,7 @@ pub(super) async fn begin<K: Keys>(
         // A statement of its own: only that is sure to see the record which the claim ran into.
         let Some(seen) = keys.find(&request.scope, &request.key).await? else {
             if lock == Lock::Missed {
-                return decide(request, &Found { lock, ..NOTHING }, None);
+                return under_a_rival(request).map(Outcome::Answer);
             }
             // Not there yet, or gone in between: claim.
             look_first = false;
@@ -175,13 +167,12 @@ pub(super) async fn begin<K: Keys>(
             return Ok(outcome);
         }
         if lock == Lock::Missed && keys.a_read_decides() {
-            let outcome = of_what_was_seen(request, &seen)?;
-            if outcome.takes_nothing() {
-                return Ok(outcome);
+            let answer = of_what_was_seen(request, &seen)?;
+            if answer.takes_nothing() {
+                return Ok(Outcome::Answer(answer));
             }
         }
-        let outcome = decide(request, &found(&seen, lock), Some(&seen))?;
-        let Outcome::Answer(answer) = &outcome else { return Ok(outcome) };
+        let answer = decide(request, &found(&seen, lock), Some(&seen))?;
         let taken = match answer.decision {
             Decision::Execute(execution) => {
                 memory.tried = Some(execution);
@@ -203,31 +194,36 @@ pub(super) async fn begin<K: Keys>(
             | Decision::InProgress { .. }
             | Decision::Mismatch
             | Decision::Unknown { .. }
-            | Decision::Exhausted => return Ok(outcome),
+            | Decision::Exhausted => return Ok(Outcome::Answer(answer)),
         };
         if taken == Claimed::LockMissed {
             // What a rival has written is not visible: only a replay or a mismatch may be answered.
             let Some(seen) = keys.find(&request.scope, &request.key).await? else {
-                return decide(request, &Found { lock: Lock::Missed, ..NOTHING }, None);
+                return under_a_rival(request).map(Outcome::Answer);
             };
-            return decide(request, &found(&seen, Lock::Missed), Some(&seen));
+            return decide(request, &found(&seen, Lock::Missed), Some(&seen)).map(Outcome::Answer);
         }
     }
-    decide(request, &Found { lock: Lock::Missed, ..NOTHING }, None)
+    under_a_rival(request).map(Outcome::Answer)
 }
 
 /// Reads the record and says what a delivery would come to, without taking anything; `None` where there is no record
 /// to be seen.
-pub(super) async fn look<K: Keys>(keys: &mut K, request: &Request) -> Result<Option<(Seen, Outcome)>, Error> {
+pub(super) async fn look<K: Keys>(keys: &mut K, request: &Request) -> Result<Option<(Seen, Answer)>, Error> {
     match keys.find(&request.scope, &request.key).await? {
-        Some(seen) => of_what_was_seen(request, &seen).map(|outcome| Some((seen, outcome))),
+        Some(seen) => of_what_was_seen(request, &seen).map(|answer| Some((seen, answer))),
         None => Ok(None),
     }
 }
 
 /// What a delivery would come to where the record is as it was seen.
-pub(super) fn of_what_was_seen(request: &Request, seen: &Seen) -> Result<Outcome, Error> {
+pub(super) fn of_what_was_seen(request: &Request, seen: &Seen) -> Result<Answer, Error> {
     decide(request, &found(seen, Lock::Got), Some(seen))
+}
+
+/// What a delivery comes to while somebody else's transaction is open and nothing of it can be seen.
+pub(super) fn under_a_rival(request: &Request) -> Result<Answer, Error> {
+    decide(request, &Found { lock: Lock::Missed, ..NOTHING }, None)
 }
 
 const NOTHING: Found =
@@ -238,17 +234,17 @@ fn found(seen: &Seen, lock: Lock) -> Found {
     Found { record: Some(seen.record.clone()), lock, call_answer, payload: Payload::NotStored }
 }
 
-fn decide(request: &Request, found: &Found, seen: Option<&Seen>) -> Result<Outcome, Error> {
+fn decide(request: &Request, found: &Found, seen: Option<&Seen>) -> Result<Answer, Error> {
     let now = seen.map_or(Timestamp::from_micros(0), |seen| seen.now);
     let verdict = decision::decide(found, &request.fingerprint, &request.policy, now).map_err(Error::NotUnderstood)?;
     let record = found.record.as_ref();
-    Ok(Outcome::Answer(Answer {
+    Ok(Answer {
         response: record.filter(|_| verdict.decision == Decision::Replay).and_then(|record| record.response.clone()),
         decision: verdict.decision,
         attempt: record.map_or(0, |record| record.attempt),
         payload_differs: verdict.payload_differs,
         expires_at: record.and_then(|record| record.expires_at),
-    }))
+    })
 }
 
 // After a lost reply: a record that carries the token we have just made is ours.

@@ -11,7 +11,7 @@ use quick_cache::sync::Cache;
 use quick_cache::{Equivalent, Weighter};
 
 use super::Request;
-use super::begin::{self, Outcome};
+use super::begin::{self, Answer};
 use crate::store::keys::Seen;
 
 /// How long an outcome is answered with before its record is read again.
@@ -75,7 +75,7 @@ impl Outcomes {
     }
 
     /// The outcome to replay to this request, if it is here. Another payload is not told anything here.
-    pub(super) fn replay(&self, request: &Request, epoch: u64) -> Option<Outcome> {
+    pub(super) fn replay(&self, request: &Request, epoch: u64) -> Option<Answer> {
         let cache = self.0.as_ref()?;
         let name = NameOf(&request.scope, &request.key);
         let entry = cache.get(&name)?;
@@ -85,7 +85,7 @@ impl Outcomes {
             return None;
         }
         let seen = Seen { now: entry.seen.now.plus(age), ..entry.seen.clone() };
-        begin::of_what_was_seen(request, &seen).ok().filter(Outcome::is_replay)
+        begin::of_what_was_seen(request, &seen).ok().filter(Answer::is_replay)
     }
 }
 

@@ -9,6 +9,7 @@
 //! }
 //! ```
 
+mod atomic;
 mod begin;
 mod cache;
 mod delivery_log;
@@ -16,6 +17,7 @@ mod heartbeat;
 mod known;
 mod permit;
 mod retry;
+mod running;
 mod wait;
 
 use std::time::{Duration, Instant};
@@ -27,13 +29,15 @@ use onced_core::record::{LeaseToken, StoredResponse};
 use onced_core::time::Timestamp;
 use uuid::Uuid;
 
-use self::begin::Outcome;
+pub use self::atomic::Atomic;
+use self::begin::{Answer, Outcome};
 use self::cache::Outcomes;
 use self::delivery_log::DeliveryLog;
 use self::known::Known;
 pub use self::permit::{Completed, EndError, OwnRecord, Permit, Standing, TxPermit};
 use self::retry::CLAIM_TIME;
 pub use self::retry::Tries;
+use self::running::Running;
 use crate::store::StoreError;
 use crate::store::deliveries::{Deliveries, DeliveryLine, LogDeliveries};
 use crate::store::keys::{Claim, Keys, Transactional};
@@ -59,6 +63,13 @@ pub struct Request {
     pub policy: Policy,
     /// How the owner stays alive.
     pub pace: Pace,
+}
+
+impl Request {
+    /// A delivery under the default [`Policy`] and [`Pace`].
+    pub fn new(scope: Scope, key: Key, fingerprint: Fingerprint) -> Self {
+        Self { scope, key, fingerprint, policy: Policy::default(), pace: Pace::default() }
+    }
 }
 
 /// How an owner stays alive while it works.
@@ -115,6 +126,20 @@ pub enum Begun<P> {
     },
 }
 
+impl<P> Begun<P> {
+    /// The same with another right to execute.
+    pub fn map<Q>(self, of: impl FnOnce(P) -> Q) -> Begun<Q> {
+        match self {
+            Self::Execute(permit) => Begun::Execute(of(permit)),
+            Self::Replay { response, about } => Begun::Replay { response, about },
+            Self::InProgress { retry_after, about } => Begun::InProgress { retry_after, about },
+            Self::Mismatch { about } => Begun::Mismatch { about },
+            Self::Unknown { retry_after, about } => Begun::Unknown { retry_after, about },
+            Self::Exhausted { about } => Begun::Exhausted { about },
+        }
+    }
+}
+
 /// What else there is to say about a delivery that did not execute.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct About {
@@ -164,14 +189,28 @@ pub struct Guard<S> {
     log: DeliveryLog,
     known: Known,
     outcomes: Outcomes,
+    running: Running,
     observes: bool,
+}
+
+impl<S> std::fmt::Debug for Guard<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("observes", &self.observes).finish_non_exhaustive()
+    }
 }
 
 impl<S: Store> Guard<S> {
     /// A guard over that store. Needs a tokio runtime, for the log of deliveries.
     pub fn new(store: S, log_deliveries: LogDeliveries) -> Self {
         let log = DeliveryLog::start(store.clone(), log_deliveries);
-        Self { store, log, known: Known::new(), outcomes: Outcomes::new(0), observes: false }
+        Self {
+            store,
+            log,
+            known: Known::new(),
+            outcomes: Outcomes::new(0),
+            running: Running::default(),
+            observes: false,
+        }
     }
 
     /// The same guard with so many bytes of memory for outcomes that were lately replayed: [`Guard::begin`] answers with
@@ -223,8 +262,8 @@ impl<S: Store> Guard<S> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
         let (mut keys, mut tries, mut lost) = (self.store.clone(), Tries::of_a_claim(), 0);
-        if let Some(outcome) = self.answered_before(&mut keys, request).await? {
-            return Ok(Asked { claim, asked_at: Instant::now(), outcome });
+        if let Some(answer) = self.answered_before(&mut keys, request).await? {
+            return Ok(Asked { claim, asked_at: Instant::now(), outcome: Outcome::Answer(answer) });
         }
         // The clock of the lease starts before the claim is sent.
         let mut asked_at = Instant::now();
@@ -233,7 +272,7 @@ impl<S: Store> Guard<S> {
                 Ok(outcome) => break outcome,
                 // A ledger that takes no writes may still say what has been.
                 Err(error) if error.is_refused() => match begin::look(&mut keys, request).await {
-                    Ok(Some((_, outcome))) if outcome.stands_whoever_has_the_lock() => break outcome,
+                    Ok(Some((_, answer))) if answer.stands_whoever_has_the_lock() => break Outcome::Answer(answer),
                     _ => return Err(describe(request, error)),
                 },
                 // It may have been committed, so the clock runs on: ask again, and recognise our own token.
@@ -257,15 +296,15 @@ impl<S: Store> Guard<S> {
     }
 
     /// The answer to a repetition, from memory or by one read; `None` where it takes a claim to say.
-    async fn answered_before(&self, keys: &mut S, request: &Request) -> Result<Option<Outcome>, GuardError> {
+    async fn answered_before(&self, keys: &mut S, request: &Request) -> Result<Option<Answer>, GuardError> {
         if !self.known.has(&request.scope, &request.key) {
             return Ok(None);
         }
         let (asked_at, epoch) = (Instant::now(), keys.epoch());
-        if let Some(outcome) = self.outcomes.replay(request, epoch) {
-            return Ok(Some(outcome));
+        if let Some(answer) = self.outcomes.replay(request, epoch) {
+            return Ok(Some(answer));
         }
-        let (seen, outcome) = match begin::look(keys, request).await {
+        let (seen, answer) = match begin::look(keys, request).await {
             Ok(Some(found)) => found,
             // It has waited in vain, and a claim would wait for the same.
             Err(error) if error.is_transient() && asked_at.elapsed() >= CLAIM_TIME => {
@@ -274,13 +313,14 @@ impl<S: Store> Guard<S> {
             // Any other error is for the claim to meet.
             Ok(None) | Err(_) => return Ok(None),
         };
-        if !(outcome.stands_whoever_has_the_lock() || keys.a_read_decides() && outcome.takes_nothing()) {
+        if !(answer.stands_whoever_has_the_lock() || keys.a_read_decides() && answer.takes_nothing()) {
             return Ok(None);
         }
-        if outcome.is_replay() {
+        // What was read in a time that is over may have come from another database.
+        if answer.is_replay() && keys.epoch() == epoch {
             self.outcomes.keep(request, seen, asked_at, epoch);
         }
-        Ok(Some(outcome))
+        Ok(Some(answer))
     }
 
     /// The last word about a delivery: its line in the log, and the permit where it executes. `received` is when it was
@@ -316,13 +356,17 @@ impl<S: Store> Guard<S> {
         received: Instant,
         permit: impl FnOnce(begin::Owned) -> P,
     ) -> Begun<P> {
-        if outcome.payload_differs() {
-            tracing::warn!(scope = %request.scope, key = request.key.shortened(), "known key, other payload: noted, as the scope says");
+        match outcome {
+            Outcome::Execute(owned) => {
+                note_other_payload(request, owned.payload_differs);
+                Begun::Execute(permit(owned))
+            }
+            Outcome::Answer(answer) => self.hand_answer(request, claim, answer, received).await,
         }
-        let answer = match outcome {
-            Outcome::Execute(owned) => return Begun::Execute(permit(owned)),
-            Outcome::Answer(answer) => answer,
-        };
+    }
+
+    async fn hand_answer<P>(&self, request: &Request, claim: &Claim, answer: Answer, received: Instant) -> Begun<P> {
+        note_other_payload(request, answer.payload_differs);
         let line = DeliveryLine {
             id: Uuid::now_v7(),
             scope: claim.scope.clone(),
@@ -350,14 +394,29 @@ impl<S: Store + Transactional> Guard<S> {
     ///
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
-    pub async fn begin_tx(&self, tx: &mut S::Tx, request: &Request) -> Result<Begun<TxPermit>, GuardError> {
+    pub async fn begin_tx(&self, tx: &mut S::Tx, request: &Request) -> Result<Begun<TxPermit<S>>, GuardError> {
+        let (claim, outcome) = self.ask_within(tx, request).await.map_err(|error| describe(request, error))?;
+        let permit = |owned| self.tx_permit(request, claim.clone(), owned);
+        Ok(self.hand_out(request, &claim, outcome, Instant::now(), permit).await)
+    }
+
+    async fn ask_within(&self, tx: &mut S::Tx, request: &Request) -> Result<(Claim, Outcome), begin::Error> {
         let claim = self.claim(request);
         let mut memory = begin::Memory::default();
         let mut keys = self.store.within(tx);
         let look_first = keys.a_read_decides();
-        let begun = begin::begin(&mut keys, request, &claim, &mut memory, look_first).await;
-        let outcome = begun.map_err(|error| describe(request, error))?;
-        Ok(self.hand_out(request, &claim, outcome, Instant::now(), |owned| TxPermit::new(claim.clone(), owned)).await)
+        let outcome = begin::begin(&mut keys, request, &claim, &mut memory, look_first).await?;
+        Ok((claim, outcome))
+    }
+
+    fn tx_permit(&self, request: &Request, claim: Claim, owned: begin::Owned) -> TxPermit<S> {
+        TxPermit::new(self.store.clone(), self.log.clone(), request, claim, owned)
+    }
+}
+
+fn note_other_payload(request: &Request, differs: bool) {
+    if differs {
+        tracing::warn!(scope = %request.scope, key = request.key.shortened(), "known key, other payload: noted, as the scope says");
     }
 }
 

@@ -46,6 +46,13 @@ pub enum EndError {
     },
 }
 
+impl EndError {
+    /// Whether the transaction was rolled back for a reason that passes: the whole may be run again.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Store { source, .. } if source.is_transient())
+    }
+}
+
 /// An outcome that is stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Completed {
@@ -68,6 +75,13 @@ pub struct Standing {
     pub lease_is_alive: bool,
     /// How long another delivery would be told to wait.
     pub retry_after: Duration,
+}
+
+impl Standing {
+    /// The stored outcome. Where the record was completed without a response, there is nothing to say again: a 204.
+    pub fn outcome(&self) -> StoredResponse {
+        self.response.clone().unwrap_or_else(|| StoredResponse::bare(204))
+    }
 }
 
 /// The owner's view of its record, which outlives the permit: to read how the record stands after an ending that was
@@ -119,6 +133,10 @@ impl<S: Store> OwnRecord<S> {
             response: record.response,
             expires_at: record.expires_at,
         })
+    }
+
+    pub(super) fn store_error(&self, source: StoreError) -> EndError {
+        store_error(&self.claim, self.attempt, source)
     }
 
     /// Says with which status this delivery was answered, for the log of deliveries.
@@ -331,16 +349,20 @@ impl<S: Store + Transactional> Permit<S> {
 }
 
 /// The right to execute within the caller's transaction: claim, rows and outcome commit or roll back together.
+///
+/// Spend it with [`complete`](Self::complete) or [`fail`](Self::fail), then commit. Where it is dropped, roll back.
 #[must_use = "a permit that is dropped leaves its key claimed, should the transaction commit"]
 #[derive(Debug)]
-pub struct TxPermit {
-    claim: Claim,
+pub struct TxPermit<S> {
+    record: OwnRecord<S>,
     owned: Owned,
+    has_savepoint: bool,
 }
 
-impl TxPermit {
-    pub(super) fn new(claim: Claim, owned: Owned) -> Self {
-        Self { claim, owned }
+impl<S: Store + Transactional> TxPermit<S> {
+    pub(super) fn new(store: S, log: DeliveryLog, request: &Request, claim: Claim, owned: Owned) -> Self {
+        let record = OwnRecord { store, log, claim, attempt: owned.attempt, lease: request.policy.lease };
+        Self { record, owned, has_savepoint: false }
     }
 
     /// The number of this attempt, from 1.
@@ -355,17 +377,37 @@ impl TxPermit {
 
     /// The key to send along with outside calls: the same for every attempt.
     pub fn downstream_key(&self) -> &str {
-        self.owned.downstream_key.as_deref().unwrap_or(&self.claim.downstream_key)
+        self.owned.downstream_key.as_deref().unwrap_or(&self.record.claim.downstream_key)
     }
 
     /// The fencing token of this attempt.
     pub fn lease_token(&self) -> &LeaseToken {
-        &self.claim.token
+        &self.record.claim.token
     }
 
     /// The key.
     pub fn key(&self) -> &Key {
-        &self.claim.key
+        &self.record.claim.key
+    }
+
+    /// The executing delivery's line in the log, once the transaction is committed.
+    pub fn delivery(&self) -> Option<Uuid> {
+        self.record.claim.delivery
+    }
+
+    /// Sets a savepoint, before the caller's own writes: [`fail`](Self::fail) then undoes what was written since. One
+    /// round trip to the database.
+    ///
+    /// # Errors
+    /// [`EndError`]: roll back.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, roll the transaction back.
+    pub async fn savepoint(&mut self, tx: &mut S::Tx) -> Result<(), EndError> {
+        let set = self.record.store.set_savepoint(tx).await;
+        set.map_err(|source| self.record.store_error(source))?;
+        self.has_savepoint = true;
+        Ok(())
     }
 
     /// Stores the outcome, in the same transaction as the caller's rows. Commit afterwards.
@@ -375,33 +417,37 @@ impl TxPermit {
     ///
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
-    pub async fn complete<S: Transactional>(
-        self,
-        store: &S,
-        tx: &mut S::Tx,
-        response: StoredResponse,
-    ) -> Result<Completed, EndError> {
-        let mut keys = store.within(tx);
-        end_within(&mut keys, &self.claim, self.owned.attempt, OwnerMove::Complete(response)).await
+    pub async fn complete(self, tx: &mut S::Tx, response: StoredResponse) -> Result<Completed, EndError> {
+        let mut keys = self.record.store.within(tx);
+        end_within(&mut keys, &self.record.claim, self.owned.attempt, OwnerMove::Complete(response)).await
     }
 
-    /// Records a failed attempt, after the caller has rolled back to a savepoint that it set after `begin_tx`.
+    /// Records a failed attempt in the same transaction, which may run again while attempts are left. `response` is
+    /// replayed once they are used up. Commit afterwards.
+    ///
+    /// What was written since [`savepoint`](Self::savepoint) is undone first. Without one, whatever the caller has
+    /// written commits beside the failure: roll back to a savepoint of your own, or drop the permit, roll the
+    /// transaction back and use [`Guard::record_failure`](super::Guard::record_failure).
     ///
     /// # Errors
     /// [`EndError`]: roll back.
     ///
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
-    pub async fn fail<S: Transactional>(
-        self,
-        store: &S,
-        tx: &mut S::Tx,
-        error: &str,
-        response: Option<StoredResponse>,
-    ) -> Result<(), EndError> {
-        let mut keys = store.within(tx);
+    pub async fn fail(self, tx: &mut S::Tx, error: &str, response: Option<StoredResponse>) -> Result<(), EndError> {
+        if self.has_savepoint {
+            let undone = self.record.store.undo_to_savepoint(tx).await;
+            undone.map_err(|source| self.record.store_error(source))?;
+        }
+        let mut keys = self.record.store.within(tx);
         let failed = OwnerMove::Fail { error: short(error), response };
-        end_within(&mut keys, &self.claim, self.owned.attempt, failed).await.map(|_| ())
+        end_within(&mut keys, &self.record.claim, self.owned.attempt, failed).await.map(|_| ())
+    }
+
+    /// The owner's view of the record, to be read once the transaction has ended: where the reply of its commit was
+    /// lost, the record tells.
+    pub fn own_record(&self) -> OwnRecord<S> {
+        self.record.clone()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use super::begin::{self, Outcome};
+use super::begin::{self, Answer, Outcome};
 use super::retry::random_unit;
 use super::{Begun, Guard, GuardError, Permit, Request, Store};
 
@@ -68,7 +68,7 @@ impl<S: Store> Guard<S> {
                 () = tokio::time::sleep(pause(looks, random_unit()).min(left)) => {}
             }
             match self.still_in_progress(request).await {
-                Some(outcome) => asked.outcome = outcome,
+                Some(answer) => asked.outcome = Outcome::Answer(answer),
                 None => asked = self.ask(request).await?,
             }
         }
@@ -77,14 +77,14 @@ impl<S: Store> Guard<S> {
 
     /// What the record says, if that is "in progress". Whatever else there may be to see, an error included, is for a
     /// new `begin` to find out.
-    async fn still_in_progress(&self, request: &Request) -> Option<Outcome> {
-        let (_, outcome) = begin::look(&mut self.store.clone(), request).await.ok()??;
-        outcome.is_in_progress().then_some(outcome)
+    async fn still_in_progress(&self, request: &Request) -> Option<Answer> {
+        let (_, answer) = begin::look(&mut self.store.clone(), request).await.ok()??;
+        answer.is_in_progress().then_some(answer)
     }
 }
 
 /// How long to pause after so many looks; `unit_random` is in `0.0..1.0`.
-fn pause(looks: u32, unit_random: f64) -> Duration {
+pub(super) fn pause(looks: u32, unit_random: f64) -> Duration {
     let doubled = FIRST_PAUSE.checked_mul(1_u32.checked_shl(looks).unwrap_or(u32::MAX));
     let longest = doubled.unwrap_or(LAST_PAUSE).min(LAST_PAUSE);
     longest.mul_f64(1.0 - JITTER * unit_random.clamp(0.0, 1.0))

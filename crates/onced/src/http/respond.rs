@@ -8,10 +8,11 @@ use http::{Response, StatusCode};
 use onced_core::failure::http_date;
 use onced_core::key::{Key, KeyError, Scope};
 use onced_core::lease::Lease;
-use onced_core::record::StoredResponse;
+use onced_core::record::{Status, StoredResponse};
 use onced_core::time::Timestamp;
 
 use super::headers;
+use crate::guard::{About, Begun, Standing};
 
 /// Says that an answer came from the record.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -80,6 +81,8 @@ pub enum Problem {
     HostInvalid,
     /// No route matches, and there is no upstream for what matches none.
     NoRoute,
+    /// A handler in this process panicked, kept its transaction, or broke its answer off.
+    HandlerFailed,
 }
 
 /// What the sender of a problem may do next.
@@ -264,6 +267,14 @@ impl Problem {
                 Retry::Never,
                 None,
             ),
+            Self::HandlerFailed => shape(
+                "handler-failed",
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "The request could not be handled",
+                "The handler failed, and what it had written was rolled back. Send the same request again.",
+                Retry::SameKey,
+                None,
+            ),
         }
     }
 }
@@ -277,6 +288,51 @@ pub struct Subject {
     pub key: Option<Key>,
     /// When the record expires, where there is one.
     pub expires_at: Option<Timestamp>,
+}
+
+/// What a delivery that does not execute is answered with.
+#[derive(Debug)]
+pub struct Instead {
+    /// The answer.
+    pub response: Response<Bytes>,
+    /// Its line in the log of deliveries, and the expiry of its record.
+    pub about: About,
+    /// What was decided, in a word for logs.
+    pub decision: &'static str,
+}
+
+/// The right to execute, or the answer to give instead.
+///
+/// # Errors
+/// The answer, where it is not this delivery's to execute.
+pub fn decided<P>(begun: Begun<P>, scope: &Scope, key: &Key, lease: &Lease) -> Result<P, Box<Instead>> {
+    let refused = |shown: &Problem, about: About, decision| {
+        let subject = Subject { scope: scope.clone(), key: Some(key.clone()), expires_at: about.expires_at };
+        Instead { response: problem(shown, Some(&subject), lease), about, decision }
+    };
+    Err(Box::new(match begun {
+        Begun::Execute(permit) => return Ok(permit),
+        Begun::Replay { response, about } => {
+            Instead { response: replayed(&response, about.expires_at), about, decision: "replay" }
+        }
+        Begun::InProgress { retry_after, about } => refused(&Problem::InProgress { retry_after }, about, "in-progress"),
+        Begun::Mismatch { about } => refused(&Problem::KeyReused, about, "mismatch"),
+        Begun::Unknown { retry_after, about } => refused(&Problem::OutcomeUnknown { retry_after }, about, "unknown"),
+        Begun::Exhausted { about } => refused(&Problem::AttemptsExhausted, about, "exhausted"),
+    }))
+}
+
+/// What an attempt is answered with that has lost its claim: the record's truth, not its own.
+pub fn standing(standing: &Standing, subject: &Subject, lease: &Lease) -> Response<Bytes> {
+    let retry_after = standing.retry_after;
+    let shown = match standing.status {
+        Some(Status::Completed) => return replayed(&standing.outcome(), standing.expires_at),
+        Some(Status::PendingExternal) if !standing.lease_is_alive => Problem::OutcomeUnknown { retry_after },
+        Some(Status::Queued | Status::InProgress | Status::PendingExternal | Status::Failed) | None => {
+            Problem::InProgress { retry_after }
+        }
+    };
+    problem(&shown, Some(subject), lease)
 }
 
 /// A problem as a response (RFC 9457). Never carries a stored body, SQL, or a stack.

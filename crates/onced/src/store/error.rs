@@ -84,6 +84,30 @@ impl std::error::Error for StoreError {
     }
 }
 
+/// Whether an application's own statement failed because the database rolled its transaction back for a reason that passes:
+/// the whole transaction may be run again.
+pub fn passes(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(kind_of) == Some(StoreErrorKind::Transient)
+}
+
+/// By the database whose answer it is; `None` where that is none of ours.
+fn kind_of(answer: &(dyn sqlx::error::DatabaseError + 'static)) -> Option<StoreErrorKind> {
+    #[cfg(feature = "postgres")]
+    if answer.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some() {
+        return Some(super::postgres::error::kind_of(answer));
+    }
+    #[cfg(feature = "sqlite")]
+    if answer.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() {
+        return Some(super::sqlite::error::kind_of(answer));
+    }
+    #[cfg(feature = "mysql")]
+    if answer.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().is_some() {
+        return Some(super::mysql::error::kind_of(answer));
+    }
+    let _ = answer;
+    None
+}
+
 /// Translates what every driver has in common; `of_database` reads the code of the database's own answer.
 // The driver's errors are its own to extend.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

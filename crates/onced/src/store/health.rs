@@ -175,7 +175,7 @@ pub trait Health: Send {
     /// The database's clock: the machine's, not the one that tests can stop.
     fn database_time(&mut self) -> impl Future<Output = Result<Timestamp, StoreError>> + Send;
 
-    /// Who answers on two connections; `None` where there is no server.
+    /// Who answers on two connections; `None` where there is no server, or a pooler that the store knows of.
     fn backends(&mut self) -> impl Future<Output = Result<Option<Backends>, StoreError>> + Send;
 
     /// Unfinished records, by status and by whether their lease is over.

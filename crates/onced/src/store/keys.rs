@@ -119,7 +119,8 @@ pub trait Keys: Send {
     fn a_read_decides(&self) -> bool;
 
     /// Another number each time a connection to the database has been opened: what was read before may have come from
-    /// another server. Always the same where there is no other database to meet.
+    /// another server. Always the same where there is no other database to meet, and another one at each call where nobody
+    /// says when a connection leads to another server: nothing is kept then.
     fn epoch(&self) -> u64 {
         0
     }
@@ -169,4 +170,17 @@ pub trait Transactional: Keys {
     /// The records within `tx`. Where nothing bounds it yet, a claim does: nobody may hang in it for longer than the
     /// lease. (On SQLite nothing has to: whoever hangs there blocks others for their own busy timeout only.)
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> Self::InTx<'t>;
+
+    /// Commits a transaction. After [`StoreErrorKind::Lost`](super::StoreErrorKind::Lost) nobody knows whether it was
+    /// committed: read the record.
+    fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Rolls a transaction back, so that what it held is free when this returns.
+    fn rollback(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Sets the savepoint `onced_work`.
+    fn set_savepoint(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Undoes what was done since the savepoint `onced_work`.
+    fn undo_to_savepoint(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use self::any::AnyStore;
-pub use self::error::{StoreError, StoreErrorKind};
+pub use self::error::{StoreError, StoreErrorKind, passes};
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -39,6 +39,8 @@ pub struct StoreOptions {
     pub busy_timeout: Duration,
     /// What to do about settings under which commits can be lost.
     pub durability: Durability,
+    /// PostgreSQL: what stands before the server.
+    pub pooler: Pooler,
 }
 
 impl Default for StoreOptions {
@@ -49,8 +51,22 @@ impl Default for StoreOptions {
             acquire_timeout: Duration::from_secs(5),
             busy_timeout: Duration::from_secs(5),
             durability: Durability::Required,
+            pooler: Pooler::None,
         }
     }
+}
+
+/// What stands before a PostgreSQL server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pooler {
+    /// Nothing, or a pooler that lends a server's connection for as long as ours lasts (PgBouncer: `pool_mode =
+    /// session`).
+    #[default]
+    None,
+    /// A pooler that lends a server's connection for one transaction (PgBouncer: `pool_mode = transaction`). Every
+    /// statement is then sent without a name and within a transaction: anything else can get another client's answer
+    /// there. That is up to four round trips for what is one otherwise.
+    Transaction,
 }
 
 /// What to do about settings under which commits can be lost.
@@ -90,3 +106,37 @@ async fn open_transaction<DB: sqlx::Database>(
     let pool = pool.clone();
     tokio::spawn(async move { pool.begin_with(statement).await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?
 }
+
+/// What [`keys::Transactional`] asks of a transaction beyond its opening, for a backend whose errors `$of` translates. A
+/// commit is bounded by our own clock: the way to the database may be silent.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+macro_rules! transaction_ends {
+    ($of:path) => {
+        async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {
+            match tokio::time::timeout($crate::store::COMMIT_LIMIT, tx.commit()).await {
+                Ok(done) => done.map_err(|source| $of(source, "commit")),
+                Err(_) => Err(StoreError::new(StoreErrorKind::Lost, "commit: the database did not answer in time")),
+            }
+        }
+
+        async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError> {
+            tx.rollback().await.map_err(|source| $of(source, "roll back"))
+        }
+
+        async fn set_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
+            let set = sqlx::raw_sql("SAVEPOINT onced_work").execute(&mut **tx).await;
+            set.map(drop).map_err(|source| $of(source, "set a savepoint"))
+        }
+
+        async fn undo_to_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
+            let undone = sqlx::raw_sql("ROLLBACK TO SAVEPOINT onced_work").execute(&mut **tx).await;
+            undone.map(drop).map_err(|source| $of(source, "roll back to a savepoint"))
+        }
+    };
+}
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) use transaction_ends;
+
+/// Above what a database takes to commit when it is well.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+const COMMIT_LIMIT: Duration = Duration::from_secs(15);

@@ -33,7 +33,7 @@ async fn together_or_not_at_all<S: Tested>() {
             order::<S>(&mut tx, &key).await;
         }
         if dropped_after == "the outcome" {
-            permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.unwrap();
+            permit.complete(&mut tx, StoredResponse::bare(201)).await.unwrap();
         }
         drop(tx);
         assert!(bench.record(&key).await.is_empty(), "dropped after {dropped_after}");
@@ -49,7 +49,7 @@ async fn together_or_not_at_all<S: Tested>() {
     let key = fresh_key();
     let (mut tx, permit) = begun(&bench, &key).await;
     order::<S>(&mut tx, &key).await;
-    permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.unwrap();
+    permit.complete(&mut tx, StoredResponse::bare(201)).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(bench.columns(&key, "status, attempt, response_code").await, ["completed", "1", "201"]);
     assert_eq!(bench.orders(&key).await, 1);
@@ -71,7 +71,7 @@ async fn remembers_a_failure<S: Tested>() {
     S::run(&mut tx, "SAVEPOINT work").await.unwrap();
     order::<S>(&mut tx, &key).await;
     S::run(&mut tx, "ROLLBACK TO SAVEPOINT work").await.unwrap();
-    permit.fail(&bench.store, &mut tx, "no stock", None).await.unwrap();
+    permit.fail(&mut tx, "no stock", None).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(bench.columns(&key, "status, attempt, error").await, ["failed", "1", "no stock"]);
     assert_eq!(bench.orders(&key).await, 0);
@@ -96,9 +96,9 @@ async fn fenced<S: Tested>() {
             let keys = crate::bench::of_backend(S::BACKEND, "{keys}");
             S::run(&mut tx, &format!("UPDATE {keys} SET {set} WHERE key = '{}'", key.as_str())).await.unwrap();
             let ended = if fails {
-                permit.fail(&bench.store, &mut tx, "late", None).await
+                permit.fail(&mut tx, "late", None).await
             } else {
-                permit.complete(&bench.store, &mut tx, StoredResponse::bare(201)).await.map(drop)
+                permit.complete(&mut tx, StoredResponse::bare(201)).await.map(drop)
             };
             assert!(matches!(ended, Err(EndError::ClaimLost { .. })), "{set}: {ended:?}");
             tx.rollback().await.unwrap();
@@ -154,7 +154,12 @@ async fn under_stricter_isolation_a_conflict_is_transient_and_the_whole_is_run_a
     }
 }
 
-async fn one_try(bench: &Bench<PgStore>, level: &str, key: &Key, number: u32) -> Result<Begun<TxPermit>, GuardError> {
+async fn one_try(
+    bench: &Bench<PgStore>,
+    level: &str,
+    key: &Key,
+    number: u32,
+) -> Result<Begun<TxPermit<PgStore>>, GuardError> {
     let pool: &PgPool = bench.store.pool();
     let mut tx = pool.begin().await.unwrap();
     PgStore::run(&mut tx, &format!("SET TRANSACTION ISOLATION LEVEL {level}")).await.unwrap();
@@ -163,7 +168,7 @@ async fn one_try(bench: &Bench<PgStore>, level: &str, key: &Key, number: u32) ->
     if number == 1 {
         let (mut rivals, permit) = begun(bench, key).await;
         order::<PgStore>(&mut rivals, key).await;
-        permit.complete(&bench.store, &mut rivals, StoredResponse::bare(201)).await.unwrap();
+        permit.complete(&mut rivals, StoredResponse::bare(201)).await.unwrap();
         rivals.commit().await.unwrap();
     }
     bench.guard.begin_tx(&mut tx, &delivery(key)).await
@@ -226,7 +231,7 @@ async fn under_an_old_snapshot_of_mariadb_a_key_is_in_progress() {
         let (mut rivals, permit) = begun(&bench, &key).await;
         if finished {
             order::<MySqlStore>(&mut rivals, &key).await;
-            permit.complete(&bench.store, &mut rivals, StoredResponse::bare(201)).await.unwrap();
+            permit.complete(&mut rivals, StoredResponse::bare(201)).await.unwrap();
         }
         let rivals = if finished { rivals.commit().await.map(|()| None).unwrap() } else { Some(rivals) };
         let begun = tokio::time::timeout(LIMIT, guard.begin_tx(&mut tx, &delivery(&key))).await.expect("nothing waits");
@@ -252,7 +257,7 @@ async fn at_every_level_of_mariadb_one_of_many_commits() {
         let key = fresh_key();
         let deliveries: Vec<_> = (0..8)
             .map(|_| {
-                let (own, guard, key, store) = (own.clone(), guard.clone(), key.clone(), bench.store.clone());
+                let (own, guard, key) = (own.clone(), guard.clone(), key.clone());
                 tokio::spawn(async move {
                     // A sender that comes again until it is told that the work is done.
                     loop {
@@ -263,7 +268,7 @@ async fn at_every_level_of_mariadb_one_of_many_commits() {
                         match guard.begin_tx(&mut tx, &delivery(&key)).await {
                             Ok(Begun::Execute(permit)) => {
                                 order::<MySqlStore>(&mut tx, &key).await;
-                                match permit.complete(&store, &mut tx, StoredResponse::bare(201)).await {
+                                match permit.complete(&mut tx, StoredResponse::bare(201)).await {
                                     Ok(_) => tx.commit().await.unwrap(),
                                     Err(EndError::Store { source, .. }) => {
                                         assert!(source.is_transient(), "{source}");
@@ -400,7 +405,7 @@ async fn lease_is_whole<S: Tested>() {
     assert!(until >= whole.as_micros(), "{} µs are missing", whole.as_micros() - until);
 }
 
-async fn begun<S: Tested>(bench: &Bench<S>, key: &Key) -> (S::Tx, TxPermit) {
+async fn begun<S: Tested>(bench: &Bench<S>, key: &Key) -> (S::Tx, TxPermit<S>) {
     let mut tx = bench.store.transaction().await.unwrap();
     let permit = executes(bench.guard.begin_tx(&mut tx, &delivery(key)).await.unwrap());
     (tx, permit)

@@ -15,7 +15,7 @@ use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced::store::sweep::Sweep;
 use onced::store::upkeep::Upkeep;
-use onced::store::{StoreError, StoreOptions};
+use onced::store::{Pooler, StoreError, StoreOptions};
 use onced_core::decision_table::{self, Line};
 use onced_core::key::{Key, Scope};
 use onced_core::time::Timestamp;
@@ -118,8 +118,35 @@ impl Tested for MySqlStore {
     }
 }
 
+/// What stands around a store, beyond its backend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surrounding {
+    /// The database is on the PostgreSQL of the newest version, not on the system's.
+    pub(crate) newest: bool,
+    /// The URL by which the store comes to a database, whose own URL is given.
+    pub(crate) url: fn(&str) -> String,
+    /// What is between the two.
+    pub(crate) pooler: Pooler,
+}
+
+impl Surrounding {
+    /// Straight to the system's server.
+    pub(crate) const NONE: Self = Self { newest: false, url: str::to_owned, pooler: Pooler::None };
+
+    async fn database(self, backend: Backend) -> Database {
+        if self.newest { Database::on_new_postgres().await } else { Database::create(backend).await }
+    }
+
+    async fn open<S: Tested>(self, url: &str, options: &StoreOptions) -> S {
+        // Tests may ask for a pooler's ways by their options alone.
+        let pooler = if self.pooler == Pooler::None { options.pooler } else { self.pooler };
+        S::open_at(&(self.url)(url), &StoreOptions { pooler, ..options.clone() }).await.unwrap()
+    }
+}
+
 /// One migrated database with a store and a guard on it.
 pub(crate) struct Bench<S> {
+    pub(crate) surrounding: Surrounding,
     pub(crate) database: Arc<Database>,
     pub(crate) store: S,
     pub(crate) guard: Guard<S>,
@@ -132,14 +159,22 @@ impl<S: Tested> Bench<S> {
     }
 
     pub(crate) async fn with(options: &StoreOptions) -> Self {
-        Self::on(Database::create(S::BACKEND).await, options, LogDeliveries::Executed).await
+        Self::within(Surrounding::NONE, options).await
+    }
+
+    pub(crate) async fn within(surrounding: Surrounding, options: &StoreOptions) -> Self {
+        Self::made(surrounding, surrounding.database(S::BACKEND).await, options, LogDeliveries::Executed).await
     }
 
     pub(crate) async fn on(database: Database, options: &StoreOptions, log: LogDeliveries) -> Self {
-        let store = S::open_at(database.url(), options).await.unwrap();
+        Self::made(Surrounding::NONE, database, options, log).await
+    }
+
+    async fn made(surrounding: Surrounding, database: Database, options: &StoreOptions, log: LogDeliveries) -> Self {
+        let store: S = surrounding.open(database.url(), options).await;
         store.bring_up_to_date().await.unwrap();
         let guard = Guard::new(store.clone(), log);
-        let bench = Self { database: Arc::new(database), store, guard };
+        let bench = Self { surrounding, database: Arc::new(database), store, guard };
         // A business table without a unique constraint: it would hide a second effect.
         let place = if S::BACKEND == Backend::Postgres { "public." } else { "" };
         if S::BACKEND == Backend::MariaDb {
@@ -159,13 +194,14 @@ impl<S: Tested> Bench<S> {
 
     /// Another store and guard on the same database; `suffix` is put behind its URL.
     pub(crate) async fn beside(&self, suffix: &str, options: &StoreOptions) -> Self {
-        let store = S::open_at(&format!("{}{suffix}", self.database.url()), options).await.unwrap();
-        Self { database: self.database.clone(), guard: Guard::new(store.clone(), LogDeliveries::Off), store }
+        let store: S = self.surrounding.open(&format!("{}{suffix}", self.database.url()), options).await;
+        let guard = Guard::new(store.clone(), LogDeliveries::Off);
+        Self { surrounding: self.surrounding, database: self.database.clone(), guard, store }
     }
 
     /// Another store on the same database, as another instance of the application has.
     pub(crate) async fn another_store(&self, options: &StoreOptions) -> S {
-        S::open_at(self.database.url(), options).await.unwrap()
+        self.surrounding.open(self.database.url(), options).await
     }
 
     pub(crate) async fn execute(&self, template: &str) -> u64 {

@@ -4,15 +4,19 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use onced::store::StoreOptions;
+use onced::store::health::Health as _;
 use onced::store::keys::Transactional as _;
 use onced::store::postgres::PgStore;
+use onced::store::{Pooler, StoreOptions};
 
 use crate::bench::{Bench, options};
 
-/// Where transactions are opened: the one function, and the connection that the writer of SQLite has for itself.
-const KNOWN: [&str; 3] = [
+/// Where transactions are opened: the one function, the connections that are lent to PostgreSQL's statements (closed where
+/// whoever waits is cancelled), and the connection that the writer of SQLite has for itself.
+const KNOWN: [&str; 5] = [
     "onced/src/store/mod.rs: tokio::spawn(async move { pool.begin_with(statement).await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?",
+    "onced/src/store/postgres/lent.rs: const BEGIN: &str = \"BEGIN ISOLATION LEVEL READ COMMITTED\";",
+    "onced/src/store/postgres/lent.rs: const BEGIN_WITH_BOUNDS: &str = \"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '5s'; \\",
     "onced/src/store/sqlite/writer.rs: let mut tx = match conn.begin_with(\"BEGIN IMMEDIATE\").await {",
     "onced/src/store/sqlite/writer.rs: let mut unit = match tx.begin().await {",
 ];
@@ -37,14 +41,15 @@ fn only_one_function_opens_transactions() {
         }
     }
     found.sort();
-    assert_eq!(found, KNOWN, "transactions are opened by store::open_transaction alone");
+    assert_eq!(found, KNOWN, "transactions are opened by store::open_transaction, and lent, alone");
 }
 
 /// The driver's calls take no argument or a statement; a guard's `begin` takes a request.
 fn opens_a_transaction(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or("");
     let calls = [".begin()", ".begin_with(", ".try_begin(", ".try_begin_with(", "Pool::begin", "Connection::begin"];
-    calls.iter().any(|call| code.contains(call)) || code.contains("query(\"BEGIN") || code.contains("raw_sql(\"BEGIN")
+    let texts = ["query(\"BEGIN", "raw_sql(\"BEGIN", "execute(\"BEGIN", "= \"BEGIN"];
+    calls.iter().chain(&texts).any(|call| code.contains(call))
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -62,13 +67,23 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_borrowers_write_is_committed_after_cancelled_begins() {
+    cancels(Pooler::None, |store| async move { drop(store.transaction().await) }).await;
+}
+
+/// Behind a pooler a single statement is a transaction too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_borrowers_write_is_committed_after_cancelled_statements_behind_a_pooler() {
+    cancels(Pooler::Transaction, |mut store| async move { drop(store.database_time().await) }).await;
+}
+
+async fn cancels<F: Future<Output = ()> + Send + 'static>(pooler: Pooler, what: impl Fn(PgStore) -> F) {
     // One connection: whoever comes next gets the one that was left behind.
-    let options = StoreOptions { max_connections: 1, acquire_timeout: Duration::from_secs(20), ..options() };
+    let options = StoreOptions { max_connections: 1, acquire_timeout: Duration::from_secs(20), pooler, ..options() };
     let bench = Bench::<PgStore>::with(&options).await;
     let rounds: u32 = if testkit::soaking() { 1000 } else { 50 };
     for round in 0..rounds {
         let store = bench.store.clone();
-        let opening = tokio::spawn(async move { drop(store.transaction().await) });
+        let opening = tokio::spawn(what(store));
         // Not to wait for anything: another point of the opening each time.
         if round % 5 > 0 {
             tokio::time::sleep(Duration::from_micros(u64::from(round * 37 % 900))).await;

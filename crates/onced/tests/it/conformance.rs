@@ -12,7 +12,7 @@ use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::decision_table::{self, Line};
 
-use crate::bench::{Bench, Tested};
+use crate::bench::{Bench, Surrounding, Tested, options};
 use crate::decisions::{self, Form};
 use crate::edges::Edge;
 use crate::endings::Ending;
@@ -106,8 +106,11 @@ struct Tally {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_case_of_the_list_passes_on_every_backend() {
     let cases = listed();
-    let (sqlite, postgres, mariadb) =
-        tokio::join!(run_all::<SqliteStore>(&cases), run_all::<PgStore>(&cases), run_all::<MySqlStore>(&cases));
+    let (sqlite, postgres, mariadb) = tokio::join!(
+        run_all::<SqliteStore>(&cases, Surrounding::NONE),
+        run_all::<PgStore>(&cases, Surrounding::NONE),
+        run_all::<MySqlStore>(&cases, Surrounding::NONE)
+    );
     let summary = format!(
         "conformance: {} cases on sqlite, {} on postgres, {} on mariadb, none skipped",
         sqlite.passed + sqlite.failed.len(),
@@ -118,6 +121,19 @@ async fn every_case_of_the_list_passes_on_every_backend() {
     let failed: Vec<String> = sqlite.failed.into_iter().chain(postgres.failed).chain(mariadb.failed).collect();
     assert!(failed.is_empty(), "{} cases failed:\n{}", failed.len(), failed.join("\n"));
     assert_eq!([sqlite.passed, postgres.passed, mariadb.passed], [cases.len(); 3]);
+}
+
+/// The whole list on PostgreSQL in another surrounding; the test is the caller.
+pub(crate) async fn whole_list_within(surrounding: Surrounding, name: &str) {
+    let (cases, started) = (listed(), std::time::Instant::now());
+    let tally = run_all::<PgStore>(&cases, surrounding).await;
+    let (count, seconds) = (tally.passed + tally.failed.len(), started.elapsed().as_secs());
+    println!(
+        "{}conformance: {count} cases on {name}, none skipped, in {seconds} s",
+        if testkit::soaking() { "SOAK: " } else { "" }
+    );
+    assert!(tally.failed.is_empty(), "{} cases failed:\n{}", tally.failed.len(), tally.failed.join("\n"));
+    assert_eq!(tally.passed, cases.len());
 }
 
 /// The cases of the file, each with its runner.
@@ -143,16 +159,20 @@ fn normal(line: &str) -> String {
     line.split('|').map(str::trim).collect::<Vec<_>>().join(" | ")
 }
 
-async fn run_all<S: Tested>(cases: &[Case]) -> Tally {
+async fn run_all<S: Tested>(cases: &[Case], surrounding: Surrounding) -> Tally {
     let queue = Mutex::new(cases.iter());
     let failed = Mutex::new(Vec::new());
-    let passed = join_all((0..WORKERS).map(|_| work::<S>(&queue, &failed))).await.into_iter().sum();
+    let passed = join_all((0..WORKERS).map(|_| work::<S>(surrounding, &queue, &failed))).await.into_iter().sum();
     Tally { passed, failed: failed.into_inner().unwrap() }
 }
 
 /// Takes one case after the other; each failure is noted, and the others still run.
-async fn work<'c, S: Tested>(queue: &Mutex<impl Iterator<Item = &'c Case>>, failed: &Mutex<Vec<String>>) -> usize {
-    let mut worker = worker::<S>().await;
+async fn work<'c, S: Tested>(
+    surrounding: Surrounding,
+    queue: &Mutex<impl Iterator<Item = &'c Case>>,
+    failed: &Mutex<Vec<String>>,
+) -> usize {
+    let mut worker = worker::<S>(surrounding).await;
     let mut passed = 0;
     loop {
         let Some(case) = queue.lock().unwrap().next() else { return passed };
@@ -162,14 +182,14 @@ async fn work<'c, S: Tested>(queue: &Mutex<impl Iterator<Item = &'c Case>>, fail
             Err(why) => {
                 failed.lock().unwrap().push(format!("{:?}: {}: {}", S::BACKEND, case.name(), words(why.as_ref())));
                 // A rival may still hold what it held.
-                worker = self::worker::<S>().await;
+                worker = self::worker::<S>(surrounding).await;
             }
         }
     }
 }
 
-async fn worker<S: Tested>() -> Worker<S> {
-    let bench = Bench::new().await;
+async fn worker<S: Tested>(surrounding: Surrounding) -> Worker<S> {
+    let bench = Bench::within(surrounding, &options()).await;
     let rivals = Rivals::on(&bench).await;
     Worker { bench, rivals }
 }

@@ -101,7 +101,7 @@ pub(crate) async fn deliver<S: Tested>(bench: &Bench<S>, line: &Line, key: &Key,
         Form::BeginTx => {
             let mut tx = bench.store.plain_transaction().await;
             let begun = bench.guard.begin_tx(&mut tx, &request).await;
-            let came = came(begun, |permit: TxPermit| {
+            let came = came(begun, |permit: TxPermit<S>| {
                 let execution = Expected::Execute { attempt: permit.attempt(), resumed: permit.is_resumed() };
                 let given = Given {
                     token: permit.lease_token().clone(),

@@ -1,35 +1,39 @@
-//! A PostgreSQL whose transactions are serializable by default, as a stand-in for engines that know nothing else: the
-//! whole decision table once more.
+//! A PostgreSQL whose transactions are not READ COMMITTED by default: the whole list of cases once more for each other
+//! level. It is a stand-in, too, for engines that know nothing else. Our own transactions say what they need; our
+//! single statements, and the transactions that an application opens, are at the default.
 
-use onced::store::deliveries::LogDeliveries;
 use onced::store::postgres::PgStore;
-use onced_core::decision_table;
-use testkit::{Backend, Database};
 
-use crate::bench::{Bench, options};
-use crate::decisions::{self, Form};
-use crate::rival::{Rival, Rivals};
+use crate::bench::{Bench, Surrounding, Tested as _, options};
+use crate::conformance;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_line_of_the_table_holds_where_transactions_are_serializable_by_default() {
-    let bench = serializable().await;
-    let mut rivals = Rivals::on(&bench).await;
-    for line in decision_table::lines() {
-        println!("line {}", line.name);
-        for form in Form::ALL {
-            decisions::alone(&bench, &line, form).await;
-        }
-        decisions::under(&bench, &mut rivals, &line, Form::Begin, Rival::Transaction).await;
-    }
+const REPEATABLE_READ: Surrounding = Surrounding { url: |url| at_level(url, "repeatable\\ read"), ..Surrounding::NONE };
+const SERIALIZABLE: Surrounding = Surrounding { url: |url| at_level(url, "serializable"), ..Surrounding::NONE };
+
+fn at_level(url: &str, level: &str) -> String {
+    let sign = if url.contains('?') { '&' } else { '?' };
+    let level = level.replace('\\', "%5C").replace(' ', "%20");
+    format!("{url}{sign}options=-c%20default_transaction_isolation%3D{level}")
 }
 
-async fn serializable() -> Bench<PgStore> {
-    let database = Database::create(Backend::Postgres).await;
-    let name = database.url().rsplit('/').next().unwrap().to_owned();
-    let set = format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'");
-    database.sql().execute(&set).await;
-    let bench = Bench::<PgStore>::on(database, &options(), LogDeliveries::Executed).await;
-    let level: String = sqlx::query_scalar("SHOW transaction_isolation").fetch_one(bench.store.pool()).await.unwrap();
-    assert_eq!(level, "serializable");
-    bench
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_case_of_the_list_passes_where_transactions_are_repeatable_read_by_default() {
+    whole_list(REPEATABLE_READ, "repeatable read").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_case_of_the_list_passes_where_transactions_are_serializable_by_default() {
+    whole_list(SERIALIZABLE, "serializable").await;
+}
+
+async fn whole_list(surrounding: Surrounding, level: &str) {
+    let bench = Bench::<PgStore>::within(surrounding, &options()).await;
+    let asked = "SELECT current_setting('transaction_isolation')";
+    let single: String = sqlx::query_scalar(asked).fetch_one(bench.store.pool()).await.unwrap();
+    assert_eq!(single, level);
+    let mut plain = bench.store.plain_transaction().await;
+    let within: String = sqlx::query_scalar(asked).fetch_one(&mut *plain).await.unwrap();
+    assert_eq!(within, level);
+    plain.rollback().await.unwrap();
+    conformance::whole_list_within(surrounding, &format!("postgres, {level} by default")).await;
 }

@@ -1,6 +1,8 @@
 //! Replies that are lost after the server has committed, and statements that never reach it. PostgreSQL alone: there is
 //! no wire between us and SQLite.
 
+use std::time::Duration;
+
 use onced::guard::{Begun, EndError, Guard, Permit};
 use onced::store::StoreErrorKind;
 use onced::store::deliveries::LogDeliveries;
@@ -176,6 +178,30 @@ async fn a_completion_that_was_never_sent_is_an_error_and_leaves_the_record() {
         }
         assert_eq!(wire.proxy.cuts_made(), 1);
         assert_eq!(wire.bench.record(&key).await, before);
+    }
+}
+
+/// One transaction for rows and outcome: after a lost reply of its commit the record says whether both are there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_reply_was_lost_is_read_back() {
+    let wire = Wire::new().await;
+    for (cut, committed) in [(Cut::BeforeTheReply, true), (Cut::BeforeItIsSent, false)] {
+        let key = fresh_key();
+        let order = format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str());
+        let mut atomic = executes(wire.guard.begin_atomic(&delivery(&key), Duration::ZERO).await.unwrap());
+        PgStore::run(atomic.tx(), &order).await.unwrap();
+        wire.proxy.cut_at("COMMIT", &[cut]);
+        let ended = atomic.commit(StoredResponse::bare(201)).await;
+        assert_eq!(wire.proxy.cuts_made(), 1);
+        match ended {
+            Ok(completed) => assert!(committed && completed.expires_at.is_some()),
+            Err(EndError::Store { source, .. }) => assert!(!committed && source.kind() == StoreErrorKind::Lost),
+            Err(error @ EndError::ClaimLost { .. }) => panic!("{error}"),
+        }
+        let expected: &[&str] = if committed { &["completed"] } else { &[] };
+        assert_eq!(wire.bench.columns(&key, "status").await, expected);
+        assert_eq!(wire.bench.orders(&key).await, i64::from(committed));
+        assert_eq!(wire.lines(&key).await, i64::from(committed));
     }
 }
 

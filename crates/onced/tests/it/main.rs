@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod atomic;
+mod axum_layer;
 mod begin_tx;
 mod bench;
 mod cancelled;
@@ -22,8 +24,11 @@ mod isolation;
 mod known;
 mod lost_replies;
 mod migrations;
+mod nameless;
+mod new_postgres;
 mod onlooked;
 mod plant;
+mod pooler_check;
 mod proxy;
 mod races;
 mod rival;
@@ -31,6 +36,7 @@ mod rival_process;
 mod slow_owner;
 mod sweep;
 mod takings;
+mod through_pooler;
 mod transient;
 mod upkeep;
 mod vanishing;

@@ -17,7 +17,7 @@ use onced_core::record::StoredResponse;
 use sqlx::{Connection, Executor, SqliteConnection};
 use testkit::{Backend, Database, Sql};
 
-use crate::bench::{Bench, Tested, delivery, executes, fresh_key, of_backend, patient, scope};
+use crate::bench::{Bench, Surrounding, Tested, delivery, executes, fresh_key, of_backend, patient, scope};
 use crate::rival_process::RivalProcess;
 
 const INSTANCES: usize = 8;
@@ -187,7 +187,7 @@ async fn printed_migrations_run_by_hand_make_the_same_schema() {
     by_hand.sql().execute(&PgStore::migrations("ledger_2")).await;
     let store = PgStore::open(by_hand.url(), &in_schema("ledger_2")).await.unwrap();
     let guard = Guard::new(store.clone(), LogDeliveries::All);
-    let by_hand = Bench { database: std::sync::Arc::new(by_hand), store, guard };
+    let by_hand = Bench { surrounding: Surrounding::NONE, database: std::sync::Arc::new(by_hand), store, guard };
     assert_eq!(shape(&by_hand, "ledger_2").await.replace("ledger_2", "onced"), shape(&migrated, "onced").await);
     by_hand.store.check_schema().await.unwrap();
     by_hand.store.migrate().await.unwrap();

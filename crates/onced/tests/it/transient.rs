@@ -160,8 +160,8 @@ async fn work<S: Tested>(
 ) -> Result<(), StoreError> {
     match permit {
         None => {
-            let permit: TxPermit = executes(bench.guard.begin_tx(tx, &delivery(key)).await.map_err(of_guard)?);
-            permit.complete(&bench.store, tx, StoredResponse::bare(201)).await.map_err(of_ending)?;
+            let permit: TxPermit<S> = executes(bench.guard.begin_tx(tx, &delivery(key)).await.map_err(of_guard)?);
+            permit.complete(tx, StoredResponse::bare(201)).await.map_err(of_ending)?;
         }
         Some(permit) => drop(permit.complete_tx(tx, StoredResponse::bare(201)).await.map_err(of_ending)?),
     }

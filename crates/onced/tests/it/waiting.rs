@@ -191,7 +191,7 @@ async fn of_a_transaction<S: Tested>() {
     let request = delivery(&key);
     let waiter = tokio::spawn(async move { guard.begin_waiting(&request, LONG).await.unwrap() });
     watched.looked(2).await;
-    permit.complete(&waiting.bench.store, &mut tx, StoredResponse::bare(202)).await.unwrap();
+    permit.complete(&mut tx, StoredResponse::bare(202)).await.unwrap();
     tx.commit().await.unwrap();
     let Begun::Replay { response, .. } = ended(waiter).await else { panic!("replays") };
     assert_eq!(response.code, 202);

@@ -1,6 +1,7 @@
 //! `onced doctor`: looks at a ledger, and says in plain words what is right, doubtful and wrong.
 
 mod finding;
+mod mariadb;
 mod rows;
 mod server;
 
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use onced::store::health::{Health as _, Settings};
-use onced::store::{AnyStore, StoreError};
+use onced::store::{AnyStore, Pooler, StoreError};
 use serde_json::json;
 
 use self::finding::{Finding, Verdict};
@@ -91,18 +92,25 @@ async fn examine(config: &StoreConfig, sweep: SweepConfig) -> Vec<Finding> {
     let lenient =
         StoreConfig { max_connections: config.max_connections.max(4), allow_weak_durability: true, ..config.clone() };
     match app::open_store_as_it_is(&lenient).await {
-        Ok(store) => look(store, config.max_connections, sweep.keep_deliveries).await,
+        Ok(store) => {
+            let mut findings = look(store, config.max_connections, sweep.keep_deliveries).await;
+            if config.pooler == Pooler::Transaction {
+                findings.push(server::pooler_by_transaction());
+            }
+            findings
+        }
         Err(error) => vec![unreachable(&error)],
     }
 }
 
 fn unreachable(error: &anyhow::Error) -> Finding {
-    // What a pooler says that lends connections by transaction and is asked for settings of the session.
-    let is_pooler = format!("{error:#}").contains("unsupported startup parameter");
+    // Whatever is said of a pooler says what to do about it.
+    let is_pooler = format!("{error:#}").contains("pool_mode = ");
     // The outermost only says that the ledger cannot be opened; the inner ones repeat each other.
     let why = error.chain().nth(1).map_or_else(|| error.to_string(), ToString::to_string);
     let to_do = if is_pooler {
-        "this is a pooler's answer: name PostgreSQL itself in the store's URL"
+        "there is a pooler in between: name PostgreSQL itself in the store's URL; or, where it lends by transaction, say pooler = \"transaction\" \
+         in [store] and name the file with --config"
     } else {
         "see that the database runs, that the URL is right and its user may connect"
     };
@@ -115,7 +123,7 @@ async fn look(mut store: AnyStore, wanted_connections: u32, keep_deliveries: Dur
         Ok(settings) => {
             let free = match &settings {
                 Settings::Sqlite(sqlite) => free_disk(&sqlite.file),
-                Settings::Postgres(_) => None,
+                Settings::Postgres(_) | Settings::MariaDb(_) => None,
             };
             findings.extend(server::settings(&settings, wanted_connections, free));
         }

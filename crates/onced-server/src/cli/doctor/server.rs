@@ -5,6 +5,7 @@ use std::time::Duration;
 use onced::store::health::{Backends, PostgresSettings, SchemaVersion, Settings, SqliteSettings};
 
 use super::finding::Finding;
+use super::mariadb;
 
 /// Beyond this the clocks are worth a look.
 const SKEW: i64 = 1_000_000;
@@ -20,6 +21,7 @@ pub(super) fn settings(settings: &Settings, wanted_connections: u32, free_disk: 
             postgres_writes(settings),
             connections(settings, wanted_connections),
         ],
+        Settings::MariaDb(settings) => mariadb::settings(settings, wanted_connections),
         Settings::Sqlite(settings) => {
             let mut findings = vec![sqlite_durability(settings), sqlite_version(settings), sqlite_writes(settings)];
             findings.extend(free_disk.map(disk));
@@ -222,6 +224,15 @@ pub(super) fn pooler(backends: Option<Backends>) -> Option<Finding> {
             "name PostgreSQL itself in the store's URL, or set the pooler to pool_mode = session",
         )
     })
+}
+
+/// Where the configuration says that there is one.
+pub(super) fn pooler_by_transaction() -> Finding {
+    Finding::ok(
+        "pooler",
+        "pooler = \"transaction\"",
+        "each statement is a transaction of its own, which such a pooler keeps whole",
+    )
 }
 
 /// 1.5 MiB, as people read it.

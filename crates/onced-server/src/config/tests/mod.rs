@@ -84,6 +84,7 @@ fn the_gateway_has_the_documented_defaults() {
     assert_eq!((config.store.url.expose(), config.store.schema.as_str()), ("sqlite:onced.db", "onced"));
     assert_eq!((config.store.max_connections, config.store.busy_timeout), (10, SECOND * 5));
     assert_eq!((config.store.log_deliveries, config.store.allow_weak_durability), (LogDeliveries::All, false));
+    assert_eq!(config.store.pooler, Pooler::None);
     assert_eq!((config.sweep.every, config.sweep.keep_deliveries), (Some(SECOND * 600), DAY * 30));
     assert_eq!(config.sweep, SweepConfig::default());
     assert_eq!(config.log, LogConfig { format: LogFormat::Text, level: LogLevel::Info });

@@ -82,11 +82,7 @@ fn in_the_store_and_the_log() {
         "",
         &[
             ("url = \"onced.db\"", "3:1", "write \"sqlite:onced.db\""),
-            (
-                "url = \"mysql://me:geheim@db/app\"",
-                "3:1",
-                "url = \"mysql://me:***@db/app\" is a database that this version",
-            ),
+            ("url = \"mysql://me:geheim@db\"", "3:1", "url = \"mysql://me:***@db\" names no host and database"),
             ("url = \"sqlite::memory:\"", "3:1", "would forget every key"),
             ("url = [\"postgres://me:geheim@db\"]", "3:1", "url is not text; write url = "),
             ("url = { env = \"NOT_SET\" }", "3:9", "env = \"NOT_SET\" is an environment variable that is not set"),
@@ -104,6 +100,8 @@ fn in_the_store_and_the_log() {
             ("max_connections = 0", "3:1", "is not a whole number from 1 to 1000"),
             ("log_deliveries = \"some\"", "3:1", "write \"all\", \"executed\" or \"off\""),
             ("schema = \"postgres://me:geheim@db\"", "3:1", "schema = \"postgres://me:***@db\" is not a plain name"),
+            ("pooler = \"session\"", "3:1", "write \"none\" or \"transaction\""),
+            ("pooler = \"transaction\"", "3:1", "is about PostgreSQL"),
             ("allow_weak_durability = \"yes\"", "3:1", "write allow_weak_durability = true, without quotes"),
             ("[log]\nlevel = \"information\"", "4:1", "write \"error\", \"warn\", \"info\", \"debug\" or \"trace\""),
             ("[log]\nlevel = \"inf\"", "4:1", "did you mean \"info\"?"),

@@ -148,6 +148,14 @@ async fn the_application_cannot_complete(backend: Backend) {
             plant(database.sql(), At::Complete, "40001", ALWAYS).await;
             SqlText::from("DROP TRIGGER planted ON onced.idempotency_keys")
         }
+        Backend::MariaDb => {
+            let mariadb = "CREATE TRIGGER planted BEFORE UPDATE ON onced_idempotency_keys FOR EACH ROW
+                           BEGIN IF NEW.status = 'completed' THEN
+                               SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'planted';
+                           END IF; END";
+            database.sql().execute(mariadb).await;
+            SqlText::from("DROP TRIGGER planted")
+        }
     };
 
     let answer = send(gateway.address, &order("o30-2")).await;
@@ -201,4 +209,9 @@ async fn o_30_2_the_application_cannot_complete_sqlite() {
 #[tokio::test]
 async fn o_30_2_the_application_cannot_complete_postgres() {
     the_application_cannot_complete(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_30_2_the_application_cannot_complete_mariadb() {
+    the_application_cannot_complete(Backend::MariaDb).await;
 }

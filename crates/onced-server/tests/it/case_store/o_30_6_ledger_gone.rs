@@ -71,7 +71,7 @@ impl Tested {
             Self::Table(_) => {
                 let sqlite = "ALTER TABLE away RENAME TO onced_idempotency_keys";
                 let postgres = "ALTER TABLE onced.away RENAME TO idempotency_keys";
-                database.sql().execute(testkit::SqlText::each(sqlite, postgres)).await;
+                database.sql().execute(testkit::SqlText::each(sqlite, postgres, sqlite)).await;
             }
             Self::Wire(gateway) => gateway.wire.mend(),
         }
@@ -161,6 +161,11 @@ async fn o_30_6_table_gone_at_the_claim_postgres() {
 }
 
 #[tokio::test]
+async fn o_30_6_table_gone_at_the_claim_mariadb() {
+    gone_at_the_claim(Outage::Table(Backend::MariaDb)).await;
+}
+
+#[tokio::test]
 async fn o_30_6_ledger_gone_after_the_application_committed_sqlite() {
     gone_after_the_application_committed(Outage::Table(Backend::Sqlite)).await;
 }
@@ -176,6 +181,11 @@ async fn o_30_6_table_gone_after_the_application_committed_postgres() {
 }
 
 #[tokio::test]
+async fn o_30_6_table_gone_after_the_application_committed_mariadb() {
+    gone_after_the_application_committed(Outage::Table(Backend::MariaDb)).await;
+}
+
+#[tokio::test]
 async fn o_30_6_ledger_gone_after_an_outside_effect_sqlite() {
     gone_after_an_outside_effect(Outage::Table(Backend::Sqlite)).await;
 }
@@ -188,4 +198,9 @@ async fn o_30_6_ledger_gone_after_an_outside_effect_postgres() {
 #[tokio::test]
 async fn o_30_6_table_gone_after_an_outside_effect_postgres() {
     gone_after_an_outside_effect(Outage::Table(Backend::Postgres)).await;
+}
+
+#[tokio::test]
+async fn o_30_6_table_gone_after_an_outside_effect_mariadb() {
+    gone_after_an_outside_effect(Outage::Table(Backend::MariaDb)).await;
 }

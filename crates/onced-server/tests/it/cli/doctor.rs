@@ -120,10 +120,14 @@ async fn sound(backend: Backend) {
             "expired",
             "growth",
         ],
+        Backend::MariaDb => {
+            &["durability", "version", "writes", "connections", "clock", "schema", "unfinished", "expired", "growth"]
+        }
     };
     assert_eq!(names, expected);
     let version = report.finding("version")["seen"].as_str().unwrap_or_default();
-    let ours = database.sql().text(SqlText::each("SELECT sqlite_version()", "SHOW server_version")).await;
+    let ours =
+        database.sql().text(SqlText::each("SELECT sqlite_version()", "SHOW server_version", "SELECT version()")).await;
     assert!(version.ends_with(&ours[0][0]), "{version}");
     let growth = report.finding("growth");
     assert!(growth["seen"].as_str().unwrap_or_default().starts_with("4 keys, 4 of the last day; 4 deliveries, 4 of"));
@@ -139,6 +143,11 @@ async fn a_sound_ledger_is_found_sound_sqlite() {
 #[tokio::test]
 async fn a_sound_ledger_is_found_sound_postgres() {
     sound(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_sound_ledger_is_found_sound_mariadb() {
+    sound(Backend::MariaDb).await;
 }
 
 /// Whatever may be set for a database of PostgreSQL; a gateway that is told to accept it is told all the same.
@@ -212,17 +221,29 @@ async fn schemas(backend: Backend) {
         .execute(SqlText::each(
             "CREATE TABLE onced_idempotency_keys (id integer)",
             "CREATE SCHEMA onced; CREATE TABLE onced.idempotency_keys (id integer)",
+            "CREATE TABLE onced_idempotency_keys (id integer)",
         ))
         .await;
     Report::of(database.url()).await.is_wrong("schema", "move the table away");
     let newer = migrated(backend).await;
     newer
         .sql()
-        .execute(SqlText::each("UPDATE onced_migrations SET version = 99", "UPDATE onced.migrations SET version = 99"))
+        .execute(SqlText::each(
+            "UPDATE onced_migrations SET version = 99",
+            "UPDATE onced.migrations SET version = 99",
+            "UPDATE onced_migrations SET version = 99",
+        ))
         .await;
     Report::of(newer.url()).await.is_wrong("schema", "run the newer onced");
     let older = migrated(backend).await;
-    older.sql().execute(SqlText::each("DELETE FROM onced_migrations", "DELETE FROM onced.migrations")).await;
+    older
+        .sql()
+        .execute(SqlText::each(
+            "DELETE FROM onced_migrations",
+            "DELETE FROM onced.migrations",
+            "DELETE FROM onced_migrations",
+        ))
+        .await;
     Report::of(older.url()).await.is_wrong("schema", "run onced migrate");
 }
 
@@ -236,6 +257,11 @@ async fn a_schema_that_is_not_this_ones_is_wrong_postgres() {
     schemas(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_schema_that_is_not_this_ones_is_wrong_mariadb() {
+    schemas(Backend::MariaDb).await;
+}
+
 async fn rows(backend: Backend) {
     let hour = Duration::from_secs(3600);
     let alter = async |database: &Database, set: &str| {
@@ -243,6 +269,7 @@ async fn rows(backend: Backend) {
     };
     let (now, ahead) = match backend {
         Backend::Sqlite => ("(SELECT now FROM onced_clock)", "(SELECT now FROM onced_clock) + 36000000000"),
+        Backend::MariaDb => ("(SELECT now FROM onced_clock)", "(SELECT now FROM onced_clock) + INTERVAL 10 HOUR"),
         Backend::Postgres => ("onced.clock()", "onced.clock() + interval '10 h'"),
     };
 
@@ -283,6 +310,11 @@ async fn rows_that_nobody_sees_to_are_doubtful_postgres() {
 }
 
 #[tokio::test]
+async fn rows_that_nobody_sees_to_are_doubtful_mariadb() {
+    rows(Backend::MariaDb).await;
+}
+
+#[tokio::test]
 async fn a_ledger_that_cannot_be_reached_is_wrong() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("none.db");
@@ -309,7 +341,7 @@ async fn a_ledger_that_cannot_be_reached_is_wrong() {
             client.write_all(&answer).await.expect("the client waits");
         }
     });
-    Report::of(&url).await.is_wrong("reach", "this is a pooler's answer");
+    Report::of(&url).await.is_wrong("reach", "there is a pooler in between");
     answering.abort();
 }
 

@@ -103,6 +103,7 @@ async fn refused_by_the_database(database: &Database) {
         "CREATE TRIGGER refuse BEFORE UPDATE OF status ON onced_idempotency_keys WHEN new.response_code = 201 \
          BEGIN SELECT RAISE(ABORT, 'refused'); END",
         "ALTER TABLE onced.idempotency_keys ADD CHECK (response_code <> 201) NOT VALID",
+        "ALTER TABLE onced_idempotency_keys ADD CONSTRAINT refuse CHECK (response_code <> 201)",
     );
     database.sql().execute(refusal).await;
 }
@@ -121,6 +122,11 @@ async fn nothing_secret_is_logged_sqlite() {
 #[tokio::test]
 async fn nothing_secret_is_logged_postgres() {
     nothing_is_shown(Backend::Postgres, "json").await;
+}
+
+#[tokio::test]
+async fn nothing_secret_is_logged_mariadb() {
+    nothing_is_shown(Backend::MariaDb, "json").await;
 }
 
 #[tokio::test]

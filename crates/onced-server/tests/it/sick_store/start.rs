@@ -110,3 +110,8 @@ async fn a_read_only_ledger_with_its_tables_forwards_nothing_sqlite() {
 async fn a_read_only_ledger_with_its_tables_forwards_nothing_postgres() {
     starts_and_forwards_nothing(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn a_read_only_ledger_with_its_tables_forwards_nothing_mariadb() {
+    starts_and_forwards_nothing(Backend::MariaDb).await;
+}

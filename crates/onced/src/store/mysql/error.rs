@@ -1,5 +1,6 @@
 //! MariaDB's error numbers, translated in this one place.
 
+use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::store::error::translate;
@@ -14,7 +15,12 @@ pub(super) fn of(error: sqlx::Error, doing: &'static str) -> StoreError {
     if let Some(number @ (DUPLICATE | 1292 | 1366)) = number {
         return StoreError::refused(format!("{doing}: MariaDB refused a value (error {number})"));
     }
-    translate(error, doing, |_| match number {
+    translate(error, doing, kind_of)
+}
+
+/// What may be done after this answer of the database.
+pub(in crate::store) fn kind_of(answer: &dyn DatabaseError) -> StoreErrorKind {
+    match answer.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
         // Lock not got, deadlock, a row that has changed since the snapshot: it passes, and the whole transaction may be
         // run again. A statement that was ended by its time-out, or by a person, has waited for something.
         Some(LOCK_NOT_GOT | 1213 | 1020 | 1317 | 1969) => StoreErrorKind::Transient,
@@ -24,7 +30,7 @@ pub(super) fn of(error: sqlx::Error, doing: &'static str) -> StoreError {
         // The server is shutting down, or has ended the connection; whether the statement was committed is not said.
         Some(1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1927 | 4031) => StoreErrorKind::Lost,
         _ => StoreErrorKind::Refused,
-    })
+    }
 }
 
 /// Errors on the way to a connection: whatever they are, no statement was sent.

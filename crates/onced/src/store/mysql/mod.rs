@@ -5,7 +5,7 @@
 
 mod bounded;
 mod deliveries;
-mod error;
+pub(super) mod error;
 mod health;
 mod keys;
 mod row;
@@ -212,11 +212,13 @@ impl Transactional for MySqlStore {
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> MySqlKeys<'t> {
         MySqlKeys { conn: tx }
     }
+
+    super::transaction_ends!(error::of);
 }
 
 impl MariaDbSettings {
     /// The settings under which commits can be lost, in words.
-    fn risks(&self) -> impl Iterator<Item = &'static str> {
+    pub fn risks(&self) -> impl Iterator<Item = &'static str> {
         let risks = [
             (
                 self.flush_log_at_commit != 1,

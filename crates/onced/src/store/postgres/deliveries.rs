@@ -25,26 +25,23 @@ impl Deliveries for PgStore {
                 .bind(lines.iter().map(|line| line.answered_status.map(i32::from)).collect::<Vec<_>>())
                 .bind(lines.iter().map(|line| line.request_hash.as_bytes().to_vec()).collect::<Vec<_>>())
                 .bind(lines.iter().map(|line| i32::try_from(line.attempt).unwrap_or(i32::MAX)).collect::<Vec<_>>());
-            bounded!(self, conn => async { insert.execute(&mut *conn).await.map_err(err) })?;
+            bounded!(self, session => async { insert.execute(&mut session).await.map_err(err) })?;
         }
         if !answered.is_empty() {
             let update = sqlx::query(self.sql.answer_deliveries.clone())
                 .bind(answered.iter().map(|(id, _)| *id).collect::<Vec<_>>())
                 .bind(answered.iter().map(|(_, status)| i32::from(*status)).collect::<Vec<_>>());
-            bounded!(self, conn => async { update.execute(&mut *conn).await.map_err(err) })?;
+            bounded!(self, session => async { update.execute(&mut session).await.map_err(err) })?;
         }
         Ok(())
     }
 
     async fn deliveries_of(&mut self, scope: &Scope, key: &Key, limit: u32) -> Result<Vec<DeliveryRead>, StoreError> {
-        let mut conn = self.connection().await?;
-        let rows = sqlx::query(self.sql.deliveries_of.clone())
-            .bind(scope.as_str())
-            .bind(key.as_str())
-            .bind(i64::from(limit))
-            .fetch_all(&mut *conn)
-            .await
-            .map_err(|source| error::of(source, "read deliveries"))?;
+        let query =
+            sqlx::query(self.sql.deliveries_of.clone()).bind(scope.as_str()).bind(key.as_str()).bind(i64::from(limit));
+        let rows = bounded!(self, session => async {
+            query.fetch_all(&mut session).await.map_err(|source| error::of(source, "read deliveries"))
+        })?;
         rows.iter()
             .map(|row| {
                 Ok(DeliveryRead {
@@ -59,8 +56,8 @@ impl Deliveries for PgStore {
 
     async fn repeats(&mut self, since: Option<Duration>) -> Result<Vec<Repeats>, StoreError> {
         let query = sqlx::query(self.sql.repeats.clone()).persistent(false).bind(since.map(micros));
-        let rows = bounded!(self, conn => async {
-            query.fetch_all(&mut *conn).await.map_err(|source| error::of(source, "count deliveries"))
+        let rows = bounded!(self, session => async {
+            query.fetch_all(&mut session).await.map_err(|source| error::of(source, "count deliveries"))
         })?;
         Repeats::gather(rows.iter().map(repeats_row))
     }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use onced_core::time::Timestamp;
+use sqlx::SqlStr;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, SqlStr};
 
 use super::bounded::bounded;
+use super::lent::Session;
 use super::{PgStore, error, row};
-use crate::store::StoreError;
 use crate::store::health::{Backends, Growth, Health, Overdue, PostgresSettings, SchemaVersion, Settings, Unfinished};
-use crate::store::keys::Transactional as _;
+use crate::store::{Pooler, StoreError};
 
 impl Health for PgStore {
     async fn settings(&mut self) -> Result<Settings, StoreError> {
@@ -30,7 +30,7 @@ impl Health for PgStore {
     }
 
     async fn schema_version(&mut self) -> Result<SchemaVersion, StoreError> {
-        bounded!(self, conn => self.read_schema_version(&mut conn))
+        bounded!(self, session => self.read_schema_version(&mut session))
     }
 
     async fn database_time(&mut self) -> Result<Timestamp, StoreError> {
@@ -40,12 +40,15 @@ impl Health for PgStore {
 
     /// By the plain protocol: a pooler that mixes up prepared statements must not mix up this.
     async fn backends(&mut self) -> Result<Option<Backends>, StoreError> {
+        if self.connections.pooler() == Pooler::Transaction {
+            return Ok(None);
+        }
         bounded!(self, first => async {
             let alone = backend(&mut first).await?;
-            let mut tx = self.transaction().await?;
-            let second = backend(&mut tx).await?;
+            let mut lent = self.connections.lend_transaction().await?;
+            let second = backend(&mut lent.session()).await?;
             let first_meanwhile = backend(&mut first).await?;
-            tx.rollback().await.map_err(|source| error::of(source, ASKING))?;
+            lent.rollback().await;
             let first_afterwards = backend(&mut first).await?;
             Ok(Some(Backends { first: alone, second, first_meanwhile, first_afterwards }))
         })
@@ -53,8 +56,8 @@ impl Health for PgStore {
 
     async fn unfinished(&mut self) -> Result<Vec<Unfinished>, StoreError> {
         let query = sqlx::query(self.sql.unfinished.clone());
-        let rows = bounded!(self, conn => async {
-            query.fetch_all(&mut *conn).await.map_err(|source| error::of(source, "count unfinished keys"))
+        let rows = bounded!(self, session => async {
+            query.fetch_all(&mut session).await.map_err(|source| error::of(source, "count unfinished keys"))
         })?;
         rows.iter()
             .map(|row| {
@@ -93,15 +96,15 @@ impl Health for PgStore {
 impl PgStore {
     async fn one(&self, sql: SqlStr, doing: &'static str) -> Result<PgRow, StoreError> {
         let query = sqlx::query(sql);
-        bounded!(self, conn => async { query.fetch_one(&mut *conn).await.map_err(|source| error::of(source, doing)) })
+        bounded!(self, session => async { query.fetch_one(&mut session).await.map_err(|source| error::of(source, doing)) })
     }
 }
 
 const ASKING: &str = "ask who answers";
 
-async fn backend(conn: &mut PgConnection) -> Result<i32, StoreError> {
+async fn backend(session: &mut Session<'_>) -> Result<i32, StoreError> {
     let row = sqlx::raw_sql("SELECT pg_backend_pid()::text AS pid")
-        .fetch_one(conn)
+        .fetch_one(session)
         .await
         .map_err(|source| error::of(source, ASKING))?;
     row::get::<&str>(&row, "pid")?.parse().map_err(|_| row::not_ours("pid"))

@@ -1,16 +1,14 @@
-//! Keys on PostgreSQL: each call is one statement, on its own in autocommit or within the caller's transaction.
-
-use std::sync::atomic::Ordering;
+//! Keys on PostgreSQL: each call is one statement, committed on its own or within the caller's transaction.
 
 use onced_core::decision::Taking;
 use onced_core::key::{Key, Scope};
 use onced_core::record::{self, LeaseToken, Status, StoredResponse};
 use onced_core::time::micros;
-use sqlx::PgConnection;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
 use super::bounded::bounded;
+use super::lent::Session;
 use super::sql::Statements;
 use super::{PgStore, error, row};
 use crate::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
@@ -18,9 +16,9 @@ use crate::store::{StoreError, StoreErrorKind};
 
 type PgQuery<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 
-/// The records as one connection sees them.
+/// The records as one session sees them.
 pub struct PgKeys<'t> {
-    pub(super) conn: &'t mut PgConnection,
+    pub(super) session: Session<'t>,
     pub(super) sql: &'t Statements,
     pub(super) place: Place,
 }
@@ -57,7 +55,7 @@ impl Keys for PgKeys<'_> {
 
     async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
         let query = sqlx::query(self.sql.find.clone()).bind(scope.as_str()).bind(key.as_str());
-        let found = query.fetch_optional(&mut *self.conn).await.map_err(|source| error::of(source, "read a key"))?;
+        let found = query.fetch_optional(&mut self.session).await.map_err(|source| error::of(source, "read a key"))?;
         found.as_ref().map(row::seen).transpose()
     }
 
@@ -97,7 +95,7 @@ impl Keys for PgKeys<'_> {
             .bind(attempt(basis.attempt))
             .bind(basis.token.as_ref().map(LeaseToken::as_str))
             .bind(why);
-        let done = query.execute(&mut *self.conn).await.map_err(|source| error::of(source, "give a key up"))?;
+        let done = query.execute(&mut self.session).await.map_err(|source| error::of(source, "give a key up"))?;
         Ok(done.rows_affected() == 1)
     }
 
@@ -125,14 +123,14 @@ impl Keys for PgKeys<'_> {
             OwnerMove::External { lease } | OwnerMove::Renew { lease } => query.bind(micros(*lease)),
             OwnerMove::Release => query,
         };
-        let moved = query.fetch_optional(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
+        let moved = query.fetch_optional(&mut self.session).await.map_err(|source| error::of(source, doing))?;
         moved.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
     }
 }
 
 impl PgKeys<'_> {
     async fn claimed(&mut self, query: PgQuery<'_>, doing: &'static str) -> Result<Claimed, StoreError> {
-        let row = query.fetch_one(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
+        let row = query.fetch_one(&mut self.session).await.map_err(|source| error::of(source, doing))?;
         row::claimed(&row)
     }
 }
@@ -181,23 +179,23 @@ impl Keys for PgStore {
     }
 
     fn epoch(&self) -> u64 {
-        self.opened.load(Ordering::Relaxed)
+        self.connections.epoch()
     }
 
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
-        bounded!(self, conn => self.keys_on(&mut conn).claim(claim))
+        bounded!(self, session => self.keys_on(session.reborrow()).claim(claim))
     }
 
     async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
-        bounded!(self, conn => self.keys_on(&mut conn).find(scope, key))
+        bounded!(self, session => self.keys_on(session.reborrow()).find(scope, key))
     }
 
     async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
-        bounded!(self, conn => self.keys_on(&mut conn).take(claim, basis))
+        bounded!(self, session => self.keys_on(session.reborrow()).take(claim, basis))
     }
 
     async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, why: &str) -> Result<bool, StoreError> {
-        bounded!(self, conn => self.keys_on(&mut conn).give_up(scope, key, basis, why))
+        bounded!(self, session => self.keys_on(session.reborrow()).give_up(scope, key, basis, why))
     }
 
     async fn owner_move(
@@ -208,6 +206,6 @@ impl Keys for PgStore {
         from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
-        bounded!(self, conn => self.keys_on(&mut conn).owner_move(scope, key, token, from, owner_move))
+        bounded!(self, session => self.keys_on(session.reborrow()).owner_move(scope, key, token, from, owner_move))
     }
 }

@@ -2,11 +2,14 @@
 
 mod bounded;
 mod deliveries;
-mod error;
+pub(super) mod error;
 mod health;
 mod keys;
+mod lent;
+mod pooler;
 mod row;
 mod sql;
+mod steps;
 mod sweep;
 mod upkeep;
 
@@ -16,35 +19,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres, Row};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, Row};
 
+use self::bounded::bounded;
 pub use self::keys::PgKeys;
 use self::keys::Place;
+use self::lent::{Connections, Session};
 use self::sql::Statements;
 use super::health::SchemaVersion;
 use super::keys::Transactional;
 use super::migrate::{self, Step};
-use super::{Durability, StoreError, StoreErrorKind, StoreOptions};
+use super::{Durability, Pooler, StoreError, StoreErrorKind, StoreOptions};
 
 const STEPS: &[Step] = &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
 /// The driver asks a connection whether it is alive when it comes back. So soon afterwards it is not asked again, which
 /// would be one round trip more for each statement.
 const TRUSTED: Duration = Duration::from_millis(100);
-/// The columns of the list of steps that have run, as sqlx makes them.
-const MIGRATIONS_LIST: &str = "version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
-    installed_on TIMESTAMPTZ NOT NULL DEFAULT now(), success BOOLEAN NOT NULL, checksum BYTEA NOT NULL, \
-    execution_time BIGINT NOT NULL";
+
+/// What a session is given that lost it on its way.
+const SET_BOUNDS: &str = "SET lock_timeout = '5s'; SET statement_timeout = '10s'; \
+    SET idle_in_transaction_session_timeout = '30s'";
+
+/// What became of the bounds that a connection is opened with.
+#[derive(Clone, Copy, Debug)]
+enum Bounds {
+    /// They hold; or, behind a pooler, each transaction has its own.
+    Kept,
+    /// A pooler that lends by session has dropped them.
+    Dropped,
+}
 
 /// The ledger in a PostgreSQL database. Cloning shares the connections.
 #[derive(Clone)]
 pub struct PgStore {
-    pool: PgPool,
+    connections: Connections,
     sql: Arc<Statements>,
     schema: Arc<str>,
-    /// How many connections of our own have been opened.
-    opened: Arc<AtomicU64>,
 }
 
 // The connections' settings hold a password.
@@ -55,39 +66,27 @@ impl fmt::Debug for PgStore {
 }
 
 impl PgStore {
-    /// Connects, and checks that commits survive. Does not migrate.
+    /// Connects, and checks that commits survive and that no pooler is in the way which `options` do not say. Does not
+    /// migrate.
     ///
     /// # Errors
-    /// Where the server cannot be reached, is a standby, or is set to lose commits silently.
+    /// Where the server cannot be reached, is a standby, or is set to lose commits silently; where what stands before it
+    /// is not what `options` say.
     pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         check_schema_name(&options.schema)?;
-        let connect = PgConnectOptions::from_str(url)
-            .map_err(|_| {
-                StoreError::refused(
-                    "the PostgreSQL URL cannot be read; it looks like postgres://user@host:5432/database",
-                )
-            })?
-            .application_name("onced")
-            // Bounds every wait for a lock; what is left waiting is answered "in progress" or 503, never executed.
-            .options([
-                ("lock_timeout", "5s"),
-                ("statement_timeout", "10s"),
-                ("idle_in_transaction_session_timeout", "30s"),
-            ])
-            .options([("tcp_keepalives_idle", "30"), ("tcp_keepalives_interval", "5"), ("tcp_keepalives_count", "3")]);
-        // The pool tries again until its time is over, and then says no more than that: asked once without it, the
-        // server or the system says why.
-        let first = tokio::time::timeout(options.acquire_timeout, connect.connect()).await;
-        let first =
-            first.map_err(|_| StoreError::new(StoreErrorKind::Unavailable, "PostgreSQL did not answer in time"))?;
-        // It has served its purpose, however it ends.
-        let _ = first.map_err(error::on_connecting)?.close().await;
+        let connect = connect_options(url, options.pooler)?;
+        let bounds = look_before(&connect, options).await?;
         let opened = Arc::new(AtomicU64::new(0));
         let count = opened.clone();
         let pool = PgPoolOptions::new()
-            .after_connect(move |_, _| {
+            .after_connect(move |conn, _| {
                 count.fetch_add(1, Ordering::Relaxed);
-                Box::pin(std::future::ready(Ok(())))
+                Box::pin(async move {
+                    match bounds {
+                        Bounds::Kept => Ok(()),
+                        Bounds::Dropped => conn.execute(SET_BOUNDS).await.map(drop),
+                    }
+                })
             })
             .max_connections(options.max_connections)
             .acquire_timeout(options.acquire_timeout)
@@ -96,19 +95,49 @@ impl PgStore {
                 Box::pin(async move { Ok(about.idle_for < TRUSTED || conn.ping().await.is_ok()) })
             })
             .connect_lazy_with(connect);
-        let store = Self { opened, ..Self::from_pool(pool, &options.schema)? };
+        let store = Self::over(Connections::new(pool, options.pooler, opened), &options.schema);
         store.check_durability(options.durability).await?;
         Ok(store)
     }
 
     /// The ledger through an application's own pool. Does not migrate. Nobody says here when that pool opens a connection
-    /// anew: after a failover a guard that keeps outcomes may answer with them for up to a minute.
+    /// anew: after a failover a guard that keeps outcomes may answer with them for up to a minute. Nor is anything known
+    /// about what stands before the server: say it with [`PgStore::behind`], and have it checked by
+    /// [`PgStore::check_pooler`].
     ///
     /// # Errors
     /// Where the schema's name would need quotes.
     pub fn from_pool(pool: PgPool, schema: &str) -> Result<Self, StoreError> {
         check_schema_name(schema)?;
-        Ok(Self { pool, sql: Arc::new(Statements::new(schema)), schema: schema.into(), opened: Arc::default() })
+        Ok(Self::over(Connections::new(pool, Pooler::None, Arc::default()), schema))
+    }
+
+    /// The same ledger, behind what is said to stand before the server. It holds for the store's own statements, in the
+    /// application's transactions as well; the application's other statements are its own to see to.
+    #[must_use]
+    pub fn behind(self, pooler: Pooler) -> Self {
+        Self { connections: self.connections.behind(pooler), ..self }
+    }
+
+    /// Looks for a pooler before the server, over two connections of the pool.
+    ///
+    /// # Errors
+    /// In words that say what to do, where it is not what this store was told.
+    pub async fn check_pooler(&self) -> Result<(), StoreError> {
+        let pool = self.connections.pool();
+        let mut first = pool.acquire().await.map_err(error::on_connecting)?;
+        let mut second = pool.acquire().await.map_err(error::on_connecting)?;
+        let checked = pooler::check(self.connections.pooler(), &mut first, &mut second, bounded::LIMIT).await;
+        if checked.is_err() {
+            // It may still be inside a transaction.
+            first.close_on_drop();
+            second.close_on_drop();
+        }
+        checked
+    }
+
+    fn over(connections: Connections, schema: &str) -> Self {
+        Self { connections, sql: Arc::new(Statements::new(schema)), schema: schema.into() }
     }
 
     /// Brings the schema up to date. Several instances may do so at once: one works, the others wait for it.
@@ -116,31 +145,39 @@ impl PgStore {
     /// # Errors
     /// Where the schema is newer than this version, or a table of that name is not ours.
     pub async fn migrate(&self) -> Result<(), StoreError> {
+        let mut lent = self.connections.lend_transaction().await?;
+        let migrated = self.migrate_in(&mut lent.session()).await;
+        if migrated.is_ok() {
+            return lent.commit().await;
+        }
+        lent.rollback().await;
+        migrated
+    }
+
+    async fn migrate_in(&self, session: &mut Session<'_>) -> Result<(), StoreError> {
         let err = |source| error::of(source, "migrate");
-        let mut tx = self.transaction().await?;
         let schema = &self.schema;
         sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('onced migrate ' || $1, 0))")
             .bind(schema.as_ref())
-            .execute(&mut *tx)
+            .execute(&mut *session)
             .await
             .map_err(err)?;
-        if self.schema_is_current(&mut tx).await? {
+        if self.schema_is_current(session).await? {
             return Ok(());
         }
         let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}");
-        sqlx::query(sqlx::AssertSqlSafe(create)).execute(&mut *tx).await.map_err(err)?;
+        sqlx::query(sqlx::AssertSqlSafe(create)).execute(&mut *session).await.map_err(err)?;
         migrate::migrator(STEPS, format!("{schema}.migrations"), |text| sql::in_schema(text, schema))
-            .run_direct(None, &mut *tx, false)
+            .run_direct(None, session, false)
             .await
-            .map_err(|source| migrate::failed(source, err))?;
-        tx.commit().await.map_err(err)
+            .map_err(|source| migrate::failed(source, err))
     }
 
     /// The text of all migrations, as `migrate` would run them on an empty database.
     pub fn migrations(schema: &str) -> String {
         let table = format!("{schema}.migrations");
         let migrator = migrate::migrator(STEPS, table.clone(), |text| sql::in_schema(text, schema));
-        let steps = migrate::printed(&migrator, &table, MIGRATIONS_LIST, |hex| format!("'\\x{hex}'"));
+        let steps = migrate::printed(&migrator, &table, steps::LIST, |hex| format!("'\\x{hex}'"));
         format!("CREATE SCHEMA IF NOT EXISTS {schema};\n\n{steps}")
     }
 
@@ -149,8 +186,7 @@ impl PgStore {
     /// # Errors
     /// In words that say to migrate, or that the schema is newer.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
-        let mut conn = self.connection().await?;
-        if self.schema_is_current(&mut conn).await? {
+        if bounded!(self, session => self.schema_is_current(&mut session))? {
             return Ok(());
         }
         Err(StoreError::refused("the database has no up-to-date onced schema: run `onced migrate`"))
@@ -162,23 +198,28 @@ impl PgStore {
     /// In words that say what is wrong.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         self.check_schema().await?;
-        let err = |source| error::of(source, "check");
-        let mut tx = self.transaction().await?;
-        // Whoever asks waits for two seconds; by then the connection must be free again.
-        sqlx::raw_sql("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '1500ms'")
-            .execute(&mut *tx)
-            .await
-            .map_err(err)?;
-        sqlx::query(self.sql.check.clone()).execute(&mut *tx).await.map_err(err)?;
-        tx.rollback().await.map_err(err)
+        let mut lent = self.connections.lend_transaction().await?;
+        let written = self.try_to_write(&mut lent.session()).await;
+        lent.rollback().await;
+        written
     }
 
-    async fn schema_is_current(&self, conn: &mut PgConnection) -> Result<bool, StoreError> {
-        let version = self.read_schema_version(conn).await?;
+    async fn try_to_write(&self, session: &mut Session<'_>) -> Result<(), StoreError> {
+        let err = |source| error::of(source, "check");
+        // Whoever asks waits for two seconds; by then the connection must be free again.
+        sqlx::raw_sql("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '1500ms'")
+            .execute(&mut *session)
+            .await
+            .map_err(err)?;
+        sqlx::query(self.sql.check.clone()).execute(session).await.map_err(err).map(drop)
+    }
+
+    async fn schema_is_current(&self, session: &mut Session<'_>) -> Result<bool, StoreError> {
+        let version = self.read_schema_version(session).await?;
         migrate::is_current(version, &format!("{}.idempotency_keys", self.schema))
     }
 
-    async fn read_schema_version(&self, conn: &mut PgConnection) -> Result<SchemaVersion, StoreError> {
+    async fn read_schema_version(&self, session: &mut Session<'_>) -> Result<SchemaVersion, StoreError> {
         let err = |source| error::of(source, "read the schema's version");
         // By one snapshot, which to_regclass does not keep to: another instance may be making both.
         let (migrations, keys): (bool, bool) = sqlx::query_as(
@@ -187,7 +228,7 @@ impl PgStore {
                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1",
         )
         .bind(self.schema.as_ref())
-        .fetch_one(&mut *conn)
+        .fetch_one(&mut *session)
         .await
         .map_err(err)?;
         let known = migrate::newest(STEPS);
@@ -195,20 +236,17 @@ impl PgStore {
             return Ok(SchemaVersion { found: None, known, foreign: keys });
         }
         let version = format!("SELECT coalesce(max(version), 0) FROM {}.migrations", self.schema);
-        let found = sqlx::query_scalar(sqlx::AssertSqlSafe(version)).fetch_one(&mut *conn).await.map_err(err)?;
+        let found = sqlx::query_scalar(sqlx::AssertSqlSafe(version)).fetch_one(&mut *session).await.map_err(err)?;
         Ok(SchemaVersion { found: Some(found), known, foreign: false })
     }
 
     async fn check_durability(&self, wanted: Durability) -> Result<(), StoreError> {
         let err = |source| error::of(source, "check that commits survive");
-        let mut conn = self.connection().await?;
-        let row = sqlx::query(
+        let query = sqlx::query(
             "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'), \
              current_setting('full_page_writes')",
-        )
-        .fetch_one(&mut *conn)
-        .await
-        .map_err(err)?;
+        );
+        let row = bounded!(self, session => async { query.fetch_one(&mut session).await.map_err(err) })?;
         if row.try_get::<bool, _>(0).map_err(err)? {
             return Err(StoreError::refused("this PostgreSQL is a standby: decisions are made on the primary only"));
         }
@@ -224,17 +262,13 @@ impl PgStore {
         wanted.accept(risks.into_iter().filter_map(|(is_so, risk)| is_so.then_some(risk)))
     }
 
-    pub(super) async fn connection(&self) -> Result<PoolConnection<Postgres>, StoreError> {
-        self.pool.acquire().await.map_err(error::on_connecting)
-    }
-
-    pub(super) fn keys_on<'t>(&'t self, conn: &'t mut PgConnection) -> PgKeys<'t> {
-        PgKeys { conn, sql: &self.sql, place: Place::Alone }
+    fn keys_on<'t>(&'t self, session: Session<'t>) -> PgKeys<'t> {
+        PgKeys { session, sql: &self.sql, place: Place::Alone }
     }
 
     /// The connections, for an application that shares them.
     pub fn pool(&self) -> &PgPool {
-        &self.pool
+        self.connections.pool()
     }
 }
 
@@ -243,12 +277,56 @@ impl Transactional for PgStore {
     type InTx<'t> = PgKeys<'t>;
 
     async fn transaction(&self) -> Result<Self::Tx, StoreError> {
-        super::open_transaction(&self.pool, "BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(error::on_connecting)
+        self.connections.transaction().await
     }
 
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> PgKeys<'t> {
-        PgKeys { place: Place::Within, ..self.keys_on(tx) }
+        PgKeys { place: Place::Within, ..self.keys_on(self.connections.session(tx)) }
     }
+
+    super::transaction_ends!(error::of);
+}
+
+fn connect_options(url: &str, pooler: Pooler) -> Result<PgConnectOptions, StoreError> {
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|_| {
+            StoreError::refused("the PostgreSQL URL cannot be read; it looks like postgres://user@host:5432/database")
+        })?
+        .application_name("onced");
+    Ok(match pooler {
+        Pooler::None => options
+            // Bounds every wait for a lock; what is left waiting is answered "in progress" or 503, never executed.
+            // SET_BOUNDS says the same.
+            .options([
+                ("lock_timeout", "5s"),
+                ("statement_timeout", "10s"),
+                ("idle_in_transaction_session_timeout", "30s"),
+            ])
+            .options([("tcp_keepalives_idle", "30"), ("tcp_keepalives_interval", "5"), ("tcp_keepalives_count", "3")]),
+        // It refuses settings of a session; and no statement has a name under which it could be kept.
+        Pooler::Transaction => options.extra_float_digits(None).statement_cache_capacity(0),
+    })
+}
+
+/// Connects twice, and looks what is there. The pool tries again until its time is over, and then says no more than
+/// that: asked once without it, the server or the system says why.
+async fn look_before(connect: &PgConnectOptions, options: &StoreOptions) -> Result<Bounds, StoreError> {
+    let connected = async || {
+        let connected = tokio::time::timeout(options.acquire_timeout, connect.connect()).await;
+        let late = |_| StoreError::new(StoreErrorKind::Unavailable, "PostgreSQL did not answer in time");
+        connected.map_err(late)?.map_err(pooler::on_connecting)
+    };
+    let mut first = connected().await?;
+    let mut second = connected().await?;
+    pooler::check(options.pooler, &mut first, &mut second, options.acquire_timeout).await?;
+    let bounds = match options.pooler {
+        Pooler::None if pooler::drops_settings(&mut first, options.acquire_timeout).await? => Bounds::Dropped,
+        Pooler::None | Pooler::Transaction => Bounds::Kept,
+    };
+    // They have served their purpose, however they end.
+    let _ = first.close().await;
+    let _ = second.close().await;
+    Ok(bounds)
 }
 
 fn check_schema_name(schema: &str) -> Result<(), StoreError> {

@@ -21,8 +21,8 @@ impl Sweep for PgStore {
 
     async fn due(&mut self, keep: Duration) -> Result<Vec<Due>, StoreError> {
         let query = sqlx::query(self.sql.due.clone()).bind(micros(keep));
-        let rows = bounded!(self, conn => async {
-            query.fetch_all(&mut *conn).await.map_err(|source| error::of(source, "count what would be swept"))
+        let rows = bounded!(self, session => async {
+            query.fetch_all(&mut session).await.map_err(|source| error::of(source, "count what would be swept"))
         })?;
         rows.iter()
             .map(|row| {
@@ -50,8 +50,8 @@ impl PgStore {
             Some(keep) => query.bind(micros(keep)),
             None => query,
         };
-        let row = bounded!(self, conn => async {
-            query.fetch_one(&mut *conn).await.map_err(|source| error::of(source, doing))
+        let row = bounded!(self, session => async {
+            query.fetch_one(&mut session).await.map_err(|source| error::of(source, doing))
         })?;
         if row::get::<bool>(&row, "got")? {
             Ok(Batch::Deleted(row::count(&row, "deleted")?))

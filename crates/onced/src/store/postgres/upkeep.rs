@@ -5,6 +5,7 @@ use onced_core::record::{LeaseToken, Status};
 use onced_core::time::micros;
 use uuid::Uuid;
 
+use super::bounded::bounded;
 use super::keys::bind_response;
 use super::{PgStore, error, row};
 use crate::store::StoreError;
@@ -12,14 +13,13 @@ use crate::store::upkeep::{Audited, Because, Filter, Listed, Resolution, Upkeep}
 
 impl Upkeep for PgStore {
     async fn list(&mut self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-        let mut conn = self.connection().await?;
-        let rows = sqlx::query(self.sql.list.clone())
+        let query = sqlx::query(self.sql.list.clone())
             .bind(filter.scope.as_ref().map(Scope::as_str))
             .bind(filter.status.map(Status::as_str))
-            .bind(i64::from(filter.limit))
-            .fetch_all(&mut *conn)
-            .await
-            .map_err(|source| error::of(source, "list keys"))?;
+            .bind(i64::from(filter.limit));
+        let rows = bounded!(self, session => async {
+            query.fetch_all(&mut session).await.map_err(|source| error::of(source, "list keys"))
+        })?;
         rows.iter()
             .map(|row| {
                 let time = |column| row::time(row, column)?.ok_or_else(|| row::not_ours(column));
@@ -41,13 +41,10 @@ impl Upkeep for PgStore {
     }
 
     async fn audit_of(&mut self, scope: &Scope, key: &Key) -> Result<Vec<Audited>, StoreError> {
-        let mut conn = self.connection().await?;
-        let rows = sqlx::query(self.sql.audit_of.clone())
-            .bind(scope.as_str())
-            .bind(key.as_str())
-            .fetch_all(&mut *conn)
-            .await
-            .map_err(|source| error::of(source, "read the audit"))?;
+        let query = sqlx::query(self.sql.audit_of.clone()).bind(scope.as_str()).bind(key.as_str());
+        let rows = bounded!(self, session => async {
+            query.fetch_all(&mut session).await.map_err(|source| error::of(source, "read the audit"))
+        })?;
         rows.iter()
             .map(|row| {
                 Ok(Audited {
@@ -81,8 +78,9 @@ impl Upkeep for PgStore {
             }
         };
         let query = query.bind(Uuid::now_v7()).bind(&because.who).bind(&because.reason);
-        let mut conn = self.connection().await?;
-        let done = query.execute(&mut *conn).await.map_err(|source| error::of(source, "resolve"))?;
+        let done = bounded!(self, session => async {
+            query.execute(&mut session).await.map_err(|source| error::of(source, "resolve"))
+        })?;
         Ok(done.rows_affected() == 1)
     }
 }

@@ -1,5 +1,7 @@
 //! SQLite's result codes, translated in this one place.
 
+use sqlx::error::DatabaseError;
+
 use crate::store::error::translate;
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -11,14 +13,19 @@ const IO_ERROR: i32 = 10;
 const CANNOT_OPEN: i32 = 14;
 
 pub(super) fn of(error: sqlx::Error, doing: &'static str) -> StoreError {
-    translate(error, doing, |answer| match primary_code(answer.code().as_deref()) {
+    translate(error, doing, kind_of)
+}
+
+/// What may be done after this answer of the database.
+pub(in crate::store) fn kind_of(answer: &dyn DatabaseError) -> StoreErrorKind {
+    match primary_code(answer.code().as_deref()) {
         // Somebody else is writing. Nothing of ours was written.
         Some(BUSY | LOCKED | INTERRUPT) => StoreErrorKind::Transient,
         Some(CANNOT_OPEN) => StoreErrorKind::Unavailable,
         // In the middle of a commit it is not known whether it got through.
         Some(IO_ERROR) => StoreErrorKind::Lost,
         _ => StoreErrorKind::Refused,
-    })
+    }
 }
 
 /// Whether the write lock was not got in time. `BUSY_SNAPSHOT` is another matter: the caller's transaction has read

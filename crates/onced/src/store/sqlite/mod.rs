@@ -1,7 +1,7 @@
 //! The ledger in a SQLite file: the embedded default.
 
 mod deliveries;
-mod error;
+pub(super) mod error;
 mod health;
 mod identity;
 mod keys;
@@ -183,6 +183,8 @@ impl Transactional for SqliteStore {
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> SqliteKeys<'t> {
         SqliteKeys { conn: tx, place: keys::Place::Within }
     }
+
+    super::transaction_ends!(error::of);
 }
 
 /// Opens the first connection. Where several make a file at the same time, SQLite does not wait for the one that is

@@ -1,25 +1,22 @@
-//! How long a duplicate of a running request waits for its outcome: `Prefer: wait=N` (RFC 7240) goes before the route's
-//! setting.
+//! `Prefer: wait=N` (RFC 7240): how long a duplicate of a running request would wait for its outcome.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::HeaderName;
 
-use crate::config::{LONGEST_WAIT, Route};
-
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
-/// How long this request waits at most; never longer than [`LONGEST_WAIT`], and not at all where it is only watched.
-pub(super) fn of(headers: &HeaderMap, route: &Route) -> Duration {
-    if route.observe {
-        return Duration::ZERO;
-    }
-    preferred(headers).unwrap_or(route.wait).min(LONGEST_WAIT)
+/// Nobody waits longer for another's outcome, whatever was asked for.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// How long this request waits at most; `otherwise` is its route's word.
+pub fn wait_or(headers: &HeaderMap, otherwise: Duration) -> Duration {
+    wait(headers).unwrap_or(otherwise).min(LONGEST_WAIT)
 }
 
 /// The seconds of the first `wait`. Later ones do not count, even where the first is none that can be read.
-fn preferred(headers: &HeaderMap) -> Option<Duration> {
+fn wait(headers: &HeaderMap) -> Option<Duration> {
     let lines = headers.get_all(PREFER).iter();
     let mut preferences = lines.flat_map(|line| split(line.as_bytes(), b','));
     // Behind a semicolon stand parameters, which `wait` has none of.
@@ -78,7 +75,7 @@ mod tests {
         for line in lines {
             headers.append(PREFER, HeaderValue::from_static(line));
         }
-        preferred(&headers).map(|wait| wait.as_secs())
+        wait(&headers).map(|wait| wait.as_secs())
     }
 
     #[test]

@@ -1,0 +1,177 @@
+//! A transaction that the guard opens itself: rows and outcome together, refusals and failures without their rows, waiting,
+//! and a commit whose reply is lost.
+
+use std::time::Duration;
+
+use onced::guard::{Atomic, Begun, Request};
+use onced::store::postgres::PgStore;
+use onced::store::sqlite::SqliteStore;
+use onced_core::fingerprint::{BodyRecipe, Fingerprint, RequestParts};
+use onced_core::key::Key;
+use onced_core::record::StoredResponse;
+use testkit::Backend;
+
+use crate::bench::{Bench, Tested, delivery, executes, fresh_key, line, patient, request_of, until};
+use crate::plant;
+
+const NOT: Duration = Duration::ZERO;
+const LONG: Duration = Duration::from_secs(30);
+
+async fn begun<S: Tested>(bench: &Bench<S>, key: &Key) -> Atomic<S> {
+    executes(bench.guard.begin_atomic(&delivery(key), NOT).await.unwrap())
+}
+
+async fn order<S: Tested>(atomic: &mut Atomic<S>, key: &Key) {
+    S::run(atomic.tx(), &format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str())).await.unwrap();
+}
+
+async fn is_replayed<S: Tested>(bench: &Bench<S>, key: &Key, code: u16) -> bool {
+    let begun = bench.guard.begin_atomic(&delivery(key), NOT).await.unwrap();
+    matches!(begun, Begun::Replay { response, .. } if response.code == code)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_and_outcome_commit_together_and_a_dropped_right_leaves_nothing() {
+    commits_together::<SqliteStore>().await;
+    commits_together::<PgStore>().await;
+}
+
+async fn commits_together<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    let key = fresh_key();
+    let mut atomic = begun(&bench, &key).await;
+    order(&mut atomic, &key).await;
+    drop(atomic);
+    let mut again = None;
+    until("the key is free again", async || {
+        let begun = bench.guard.begin_atomic(&delivery(&key), NOT).await.unwrap();
+        again = if let Begun::Execute(atomic) = begun { Some(atomic) } else { None };
+        again.is_some()
+    })
+    .await;
+    let mut atomic = again.unwrap();
+    assert_eq!(atomic.attempt(), 1, "the claim was rolled back too");
+    order(&mut atomic, &key).await;
+    let completed = atomic.commit(StoredResponse::bare(201)).await.unwrap();
+    assert!(completed.expires_at.is_some());
+    assert_eq!(bench.orders(&key).await, 1);
+    assert!(is_replayed(&bench, &key, 201).await);
+    let other = RequestParts { body: "another".into(), ..RequestParts::default() };
+    let foreign = Request { fingerprint: Fingerprint::new(other, BodyRecipe::All), ..delivery(&key) };
+    assert!(matches!(bench.guard.begin_atomic(&foreign, NOT).await.unwrap(), Begun::Mismatch { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_and_a_failure_are_kept_without_their_rows() {
+    kept_without_rows::<SqliteStore>().await;
+    kept_without_rows::<PgStore>().await;
+}
+
+async fn kept_without_rows<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    let refused = fresh_key();
+    let mut atomic = begun(&bench, &refused).await;
+    order(&mut atomic, &refused).await;
+    assert!(matches!(atomic.refuse(StoredResponse::bare(422)).await.unwrap(), Begun::Execute(_)));
+    assert_eq!((bench.orders(&refused).await, is_replayed(&bench, &refused, 422).await), (0, true));
+
+    let failed = fresh_key();
+    for attempt in 1..=5 {
+        let mut atomic = begun(&bench, &failed).await;
+        assert_eq!(atomic.attempt(), attempt);
+        order(&mut atomic, &failed).await;
+        let recorded = atomic.fail("no stock", Some(StoredResponse::bare(500))).await.unwrap();
+        assert!(matches!(recorded, Begun::Execute(_)), "{recorded:?}");
+        assert_eq!(
+            bench.columns(&failed, "status, attempt, error").await,
+            ["failed", &attempt.to_string(), "no stock"]
+        );
+    }
+    assert_eq!(bench.orders(&failed).await, 0);
+    assert!(is_replayed(&bench, &failed, 500).await, "no attempts are left: the last failure is the answer");
+    let lines =
+        format!("SELECT count(*) FROM {{deliveries}} WHERE key = '{}' AND decision = 'execute'", failed.as_str());
+    assert_eq!(bench.count(&lines).await, 5, "one line for each attempt");
+}
+
+/// Between the rollback of an attempt and the recording of its failure another may come to an outcome: it stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_recorded_over_nobodys_outcome() {
+    recorded_over_nobody::<SqliteStore>().await;
+    recorded_over_nobody::<PgStore>().await;
+}
+
+async fn recorded_over_nobody<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    for name in ["completed", "in-progress-alive", "pending-over-hold"] {
+        let (key, line) = (fresh_key(), line(name));
+        plant::line(&bench, &line, &key).await;
+        let before = bench.record(&key).await;
+        let request = request_of(&line, &key);
+        let failed = bench.guard.record_failure(&request, "late", None).await.unwrap();
+        let refused = bench.guard.record_refusal(&request, StoredResponse::bare(422)).await.unwrap();
+        assert!(!matches!(failed, Begun::Execute(_)) && !matches!(refused, Begun::Execute(_)), "{name}");
+        assert_eq!(bench.record(&key).await, before, "{name}");
+    }
+}
+
+/// A duplicate waits without a transaction of its own, and then gets the outcome; without patience it is told at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_duplicate_waits_for_the_outcome() {
+    waits::<SqliteStore>().await;
+    waits::<PgStore>().await;
+}
+
+async fn waits<S: Tested>() {
+    let bench = Bench::<S>::with(&patient()).await;
+    let key = fresh_key();
+    let mut atomic = begun(&bench, &key).await;
+    order(&mut atomic, &key).await;
+    if S::BACKEND == Backend::Postgres {
+        let told = bench.guard.begin_atomic(&delivery(&key), NOT).await.unwrap();
+        assert!(matches!(told, Begun::InProgress { .. }), "{told:?}");
+    }
+    let (guard, request) = (bench.guard.clone(), delivery(&key));
+    let waiting = tokio::spawn(async move { guard.begin_atomic(&request, LONG).await.unwrap() });
+    atomic.commit(StoredResponse::bare(201)).await.unwrap();
+    assert!(matches!(waiting.await.unwrap(), Begun::Replay { .. }));
+    assert_eq!(bench.orders(&key).await, 1);
+}
+
+/// SQLite has one writer: a duplicate that waits in vain for the write lock is told that somebody is at work.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_a_write_lock_that_is_not_got_is_in_progress_and_a_known_outcome_is_still_replayed() {
+    let bench = Bench::<SqliteStore>::new().await;
+    let (known, key) = (fresh_key(), fresh_key());
+    begun(&bench, &known).await.commit(StoredResponse::bare(201)).await.unwrap();
+    let stranger = bench.beside("", &crate::bench::options()).await;
+    let atomic = begun(&bench, &key).await;
+    for guard in [&bench.guard, &stranger.guard] {
+        let told = guard.begin_atomic(&delivery(&key), NOT).await.unwrap();
+        assert!(matches!(told, Begun::InProgress { .. }), "{told:?}");
+        let told = guard.begin_atomic(&delivery(&known), NOT).await.unwrap();
+        assert!(matches!(told, Begun::Replay { .. }), "{told:?}");
+    }
+    atomic.commit(StoredResponse::bare(201)).await.unwrap();
+}
+
+/// What `savepoint` protects, `fail` undoes; what was written before it stays the caller's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_within_the_callers_transaction_undoes_what_came_after_the_savepoint() {
+    undoes_to_the_savepoint::<SqliteStore>().await;
+    undoes_to_the_savepoint::<PgStore>().await;
+}
+
+async fn undoes_to_the_savepoint<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    let (key, before) = (fresh_key(), fresh_key());
+    let mut tx = bench.store.transaction().await.unwrap();
+    let mut permit = executes(bench.guard.begin_tx(&mut tx, &delivery(&key)).await.unwrap());
+    S::run(&mut tx, &format!("INSERT INTO orders (key) VALUES ('{}')", before.as_str())).await.unwrap();
+    permit.savepoint(&mut tx).await.unwrap();
+    S::run(&mut tx, &format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str())).await.unwrap();
+    permit.fail(&mut tx, "no stock", Some(StoredResponse::bare(409))).await.unwrap();
+    bench.store.commit(tx).await.unwrap();
+    assert_eq!(bench.columns(&key, "status, error, response_code").await, ["failed", "no stock", "409"]);
+    assert_eq!((bench.orders(&key).await, bench.orders(&before).await), (0, 1));
+}

@@ -1,0 +1,394 @@
+//! The axum layer in atomic mode: the handler's rows, its key and its answer commit together or not at all.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use futures_util::future::join_all;
+use http_body_util::BodyExt as _;
+use onced::guard::Guard;
+use onced::http::axum::{Onced, Tx, TxError};
+use onced::store::deliveries::LogDeliveries;
+use onced::store::postgres::PgStore;
+use onced::store::sqlite::SqliteStore;
+use onced_core::key::{Key, Scope};
+use tokio::sync::Semaphore;
+use tower::ServiceExt as _;
+
+use crate::bench::{Bench, SCOPE, Tested, fresh_key, patient, until};
+
+/// What the handler does in one run. Whatever it is, it writes an order first.
+#[derive(Clone, Copy, Debug)]
+enum Does {
+    Answer(StatusCode),
+    /// Answers once it is let go on.
+    Hang,
+    Panic,
+    /// The database rolls its transaction back for a reason that passes.
+    Conflict,
+    KeepTheTransaction,
+    BreakOff,
+    Large,
+}
+
+/// An application with one handler.
+struct App<S> {
+    bench: Arc<Bench<S>>,
+    router: Router,
+    script: Arc<Script>,
+}
+
+struct Script {
+    does: Mutex<VecDeque<Does>>,
+    runs: AtomicU32,
+    go_on: Semaphore,
+}
+
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Answer {
+    fn is_replay(&self) -> bool {
+        self.headers.get("idempotent-replayed").is_some_and(|value| value == "true")
+    }
+
+    fn code(&self) -> String {
+        let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
+        problem["code"].as_str().unwrap().to_owned()
+    }
+}
+
+impl<S: Tested> App<S> {
+    async fn new() -> Self {
+        Self::on(Arc::new(Bench::<S>::with(&patient()).await)).await
+    }
+
+    /// Another process's application on the same database, as far as a database can tell.
+    async fn on(bench: Arc<Bench<S>>) -> Self {
+        let script = Arc::new(Script { does: Mutex::default(), runs: AtomicU32::new(0), go_on: Semaphore::new(0) });
+        let guard = Guard::new(bench.another_store(&patient()).await, LogDeliveries::All);
+        let tenant = |head: &http::request::Parts| {
+            head.headers.get("x-tenant").and_then(|tenant| tenant.to_str().ok()).map(str::to_owned)
+        };
+        let once = Onced::new(guard);
+        let (all, own) = (once.atomic(Scope::new(SCOPE).unwrap()), once.atomic(Scope::new("conf.refund").unwrap()));
+        let handler = |script: &Arc<Script>| {
+            let script = script.clone();
+            post(move |tx: Tx<S>, headers: HeaderMap, body: Bytes| handle::<S>(script.clone(), tx, headers, body))
+                .get(async || "read")
+        };
+        let optional = post(async || "unprotected").layer(all.clone().key_optional());
+        let router = Router::new()
+            .route("/orders", handler(&script).layer(all.max_response_bytes(1000)))
+            .route("/own/{id}", handler(&script).layer(own.tenant(tenant)))
+            .route("/optional", optional);
+        Self { bench, router, script }
+    }
+
+    fn next(&self, does: &[Does]) {
+        self.script.does.lock().unwrap().extend(does);
+    }
+
+    fn runs(&self) -> u32 {
+        self.script.runs.load(Ordering::SeqCst)
+    }
+
+    async fn send(&self, request: Request<Body>) -> Answer {
+        answer(self.router.clone().oneshot(request).await.unwrap()).await
+    }
+
+    async fn order(&self, key: &Key) -> Answer {
+        self.send(order(key, "{\"qty\":1}")).await
+    }
+
+    async fn rows(&self, key: &Key) -> i64 {
+        self.bench.orders(key).await
+    }
+}
+
+async fn answer(response: Response) -> Answer {
+    let (head, body) = response.into_parts();
+    Answer { status: head.status, headers: head.headers, body: body.collect().await.unwrap().to_bytes() }
+}
+
+fn order(key: &Key, body: &'static str) -> Request<Body> {
+    let request = Request::post("/orders").header("idempotency-key", key.as_str());
+    request.header("content-type", "application/json").body(Body::from(body)).unwrap()
+}
+
+async fn handle<S: Tested>(
+    script: Arc<Script>,
+    mut tx: Tx<S>,
+    headers: HeaderMap,
+    _body: Bytes,
+) -> Result<Response, TxError> {
+    let run = script.runs.fetch_add(1, Ordering::SeqCst) + 1;
+    let key = headers["idempotency-key"].to_str().unwrap();
+    S::run(&mut tx, &format!("INSERT INTO orders (key) VALUES ('{key}')")).await?;
+    let does = script.does.lock().unwrap().pop_front().unwrap_or(Does::Answer(StatusCode::CREATED));
+    Ok(match does {
+        Does::Answer(status) => {
+            (status, [("location", format!("/orders/{run}"))], format!("run {run}")).into_response()
+        }
+        Does::Hang => {
+            script.go_on.acquire().await.unwrap().forget();
+            (StatusCode::CREATED, "at last").into_response()
+        }
+        Does::Panic => panic!("as the test wants it"),
+        Does::Conflict => {
+            S::run(&mut tx, "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$").await?;
+            unreachable!("the statement fails")
+        }
+        Does::KeepTheTransaction => {
+            tokio::spawn(async move {
+                let _kept = tx;
+                std::future::pending::<()>().await;
+            });
+            StatusCode::CREATED.into_response()
+        }
+        Does::BreakOff => {
+            let pieces = [Ok(Bytes::from_static(b"half")), Err(std::io::Error::other("as the test wants it"))];
+            Body::from_stream(futures_util::stream::iter(pieces)).into_response()
+        }
+        Does::Large => ([("etag", "\"v1\"")], "x".repeat(5000)).into_response(),
+    })
+}
+
+macro_rules! on_both {
+    ($($name:ident => $of:ident;)*) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            $of::<SqliteStore>().await;
+            $of::<PgStore>().await;
+        })*
+    };
+}
+
+on_both! {
+    the_first_answer_is_replayed_and_other_requests_are_told_apart => replays;
+    an_answer_that_refuses_or_fails_takes_its_rows_with_it => without_rows;
+    a_panic_and_a_broken_answer_leave_nothing => leaves_nothing;
+    a_large_answer_reaches_its_first_caller_whole => large;
+    a_client_that_hangs_up_stops_nothing => hangs_up;
+    a_hot_key_is_in_progress_at_once_and_holds_nobody_up => hot_key;
+    o_01_twenty_at_once_on_two_instances_have_one_effect => o_01;
+    o_06_ten_retries_of_a_failed_one_run_once => o_06;
+    o_12_each_tenant_has_keys_of_its_own => o_12;
+}
+
+async fn replays<S: Tested>() {
+    let (app, key) = (App::<S>::new().await, fresh_key());
+    let first = app.order(&key).await;
+    assert_eq!((first.status, first.is_replay(), &first.body[..]), (StatusCode::CREATED, false, &b"run 1"[..]));
+    assert!(first.headers.contains_key("onced-key-expires"));
+    for _ in 0..3 {
+        let again = app.order(&key).await;
+        assert_eq!((again.status, again.is_replay(), &again.body), (first.status, true, &first.body));
+        for name in ["location", "content-type", "onced-key-expires"] {
+            assert_eq!(again.headers[name], first.headers[name], "{name}");
+        }
+    }
+    // The same value in other clothes is the same request; another value is not.
+    assert!(app.send(order(&key, " { \"qty\" : 1.0 } ")).await.is_replay());
+    let other = app.send(order(&key, "{\"qty\":2}")).await;
+    assert_eq!((other.status, other.code().as_str()), (StatusCode::UNPROCESSABLE_ENTITY, "key-reused"));
+    assert_eq!((app.runs(), app.rows(&key).await), (1, 1));
+
+    let keyless = app.send(Request::post("/orders").body(Body::empty()).unwrap()).await;
+    assert_eq!((keyless.status, keyless.code().as_str()), (StatusCode::BAD_REQUEST, "key-missing"));
+    let large =
+        Request::post("/orders").header("idempotency-key", "large").body(Body::from(vec![b' '; 1024 * 1024 + 1]));
+    assert_eq!(app.send(large.unwrap()).await.code(), "body-too-large");
+    let read = Request::get("/orders").header("idempotency-key", key.as_str()).body(Body::empty()).unwrap();
+    assert_eq!(&app.send(read).await.body[..], b"read");
+    let unprotected = app.send(Request::post("/optional").body(Body::empty()).unwrap()).await;
+    assert_eq!(&unprotected.body[..], b"unprotected");
+    assert_eq!(app.runs(), 1);
+}
+
+async fn without_rows<S: Tested>() {
+    let app = App::<S>::new().await;
+    let refused = fresh_key();
+    app.next(&[Does::Answer(StatusCode::UNPROCESSABLE_ENTITY)]);
+    let first = app.order(&refused).await;
+    let again = app.order(&refused).await;
+    assert_eq!((first.status, first.is_replay()), (StatusCode::UNPROCESSABLE_ENTITY, false));
+    assert_eq!((again.status, again.is_replay(), &again.body), (first.status, true, &first.body));
+    assert_eq!((app.runs(), app.rows(&refused).await), (1, 0));
+
+    let failed = fresh_key();
+    app.next(&[Does::Answer(StatusCode::INTERNAL_SERVER_ERROR), Does::Answer(StatusCode::TOO_MANY_REQUESTS)]);
+    assert_eq!(app.order(&failed).await.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(app.bench.columns(&failed, "status, attempt").await, ["failed", "1"]);
+    assert_eq!(app.order(&failed).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(app.rows(&failed).await, 0);
+    let third = app.order(&failed).await;
+    assert_eq!((third.status, third.is_replay()), (StatusCode::CREATED, false));
+    assert!(app.order(&failed).await.is_replay());
+    assert_eq!(app.rows(&failed).await, 1);
+    assert_eq!(app.bench.columns(&failed, "status, attempt").await, ["completed", "3"]);
+}
+
+async fn leaves_nothing<S: Tested>() {
+    let app = App::<S>::new().await;
+    let key = fresh_key();
+    app.next(&[Does::Panic]);
+    let (router, request) = (app.router.clone(), order(&key, "{\"qty\":1}"));
+    let panicked = tokio::spawn(async move { router.oneshot(request).await }).await.unwrap_err();
+    assert!(panicked.is_panic(), "whoever stands around the layer sees the panic");
+    assert_eq!(app.rows(&key).await, 0);
+    assert_eq!(app.bench.columns(&key, "status, error").await, ["failed", "the handler panicked"]);
+    app.next(&[Does::BreakOff]);
+    let broken = app.order(&key).await;
+    assert_eq!((broken.status, broken.code().as_str()), (StatusCode::INTERNAL_SERVER_ERROR, "handler-failed"));
+    assert_eq!(app.bench.columns(&key, "status, attempt").await, ["failed", "2"]);
+    assert_eq!(app.order(&key).await.status, StatusCode::CREATED);
+    assert_eq!(app.rows(&key).await, 1);
+}
+
+async fn large<S: Tested>() {
+    let (app, key) = (App::<S>::new().await, fresh_key());
+    app.next(&[Does::Large]);
+    let first = app.order(&key).await;
+    assert_eq!((first.body.len(), first.headers.contains_key("etag")), (5000, true));
+    let again = app.order(&key).await;
+    assert_eq!((again.status, again.body.len(), again.is_replay()), (StatusCode::OK, 0, true));
+    assert_eq!((again.headers["onced-body"].as_bytes(), again.headers.contains_key("etag")), (&b"omitted"[..], false));
+    assert_eq!(app.rows(&key).await, 1);
+}
+
+async fn hangs_up<S: Tested>() {
+    let (app, key) = (App::<S>::new().await, fresh_key());
+    app.next(&[Does::Hang]);
+    let (router, request) = (app.router.clone(), order(&key, "{\"qty\":1}"));
+    let client = tokio::spawn(async move { router.oneshot(request).await });
+    until("the handler runs", async || app.runs() == 1).await;
+    client.abort();
+    assert!(client.await.unwrap_err().is_cancelled());
+    app.script.go_on.add_permits(1);
+    until("its rows are committed", async || app.rows(&key).await == 1).await;
+    let again = app.order(&key).await;
+    assert_eq!((again.is_replay(), &again.body[..], app.runs()), (true, &b"at last"[..], 1));
+}
+
+/// More duplicates than the store has connections, while the handler runs: each is told at once, and no other key waits
+/// on PostgreSQL. (On SQLite whoever writes waits for the one writer.)
+async fn hot_key<S: Tested>() {
+    let (app, key) = (App::<S>::new().await, fresh_key());
+    app.next(&[Does::Hang]);
+    let (router, request) = (app.router.clone(), order(&key, "{\"qty\":1}"));
+    let first = tokio::spawn(async move { answer(router.oneshot(request).await.unwrap()).await });
+    until("the handler runs", async || app.runs() == 1).await;
+    for answer in join_all((0..50).map(|_| app.order(&key))).await {
+        assert_eq!((answer.status, answer.code().as_str()), (StatusCode::CONFLICT, "in-progress"));
+    }
+    if S::BACKEND == testkit::Backend::Postgres {
+        assert_eq!(app.order(&fresh_key()).await.status, StatusCode::CREATED);
+    }
+    app.script.go_on.add_permits(1);
+    assert_eq!(&first.await.unwrap().body[..], b"at last");
+    assert!(app.order(&key).await.is_replay());
+    assert_eq!(app.rows(&key).await, 1);
+}
+
+async fn o_01<S: Tested>() {
+    let one = App::<S>::new().await;
+    let two = App::on(one.bench.clone()).await;
+    let rounds = if testkit::soaking() { 20 } else { 3 };
+    for round in 1..=rounds {
+        let key = fresh_key();
+        let apps = (0..20).map(|n| if n % 2 == 0 { &one } else { &two });
+        let answers = join_all(apps.map(|app| app.order(&key))).await;
+        assert!(answers.iter().any(|answer| answer.status == StatusCode::CREATED));
+        let mut bodies: Vec<&Bytes> = Vec::new();
+        for answer in &answers {
+            match answer.status {
+                StatusCode::CREATED => bodies.push(&answer.body),
+                StatusCode::CONFLICT => {
+                    assert_eq!(
+                        (answer.code().as_str(), answer.headers.contains_key("retry-after")),
+                        ("in-progress", true)
+                    );
+                }
+                other => panic!("{other}: {:?}", answer.body),
+            }
+        }
+        assert!(bodies.windows(2).all(|pair| pair[0] == pair[1]));
+        assert!(two.order(&key).await.is_replay());
+        assert_eq!((one.runs() + two.runs(), one.rows(&key).await), (round, 1));
+    }
+}
+
+async fn o_06<S: Tested>() {
+    let (app, key) = (App::<S>::new().await, fresh_key());
+    app.next(&[Does::Answer(StatusCode::INTERNAL_SERVER_ERROR)]);
+    assert_eq!(app.order(&key).await.status, StatusCode::INTERNAL_SERVER_ERROR);
+    let answers = join_all((0..10).map(|_| app.order(&key))).await;
+    let ran = answers.iter().filter(|answer| answer.status == StatusCode::CREATED && !answer.is_replay()).count();
+    assert_eq!(ran, 1);
+    for answer in answers {
+        assert!(matches!(answer.status, StatusCode::CREATED | StatusCode::CONFLICT), "{}", answer.status);
+    }
+    assert_eq!((app.runs(), app.rows(&key).await), (2, 1));
+}
+
+async fn o_12<S: Tested>() {
+    let app = App::<S>::new().await;
+    let send = |tenant: Option<&'static str>, path: &str, method: &str| {
+        let request = Request::builder().method(method).uri(path).header("idempotency-key", "1");
+        let request = tenant.into_iter().fold(request, |request, tenant| request.header("x-tenant", tenant));
+        app.send(request.body(Body::from("{\"amount\":5}")).unwrap())
+    };
+    let first = send(Some("t1"), "/own/7", "POST").await;
+    assert_eq!(&first.body[..], b"run 1");
+    assert_eq!(&send(Some("t2"), "/own/7", "POST").await.body[..], b"run 2");
+    for other in ["/own/7?dry=1", "/own/8"] {
+        assert_eq!(send(Some("t1"), other, "POST").await.code(), "key-reused", "{other}");
+    }
+    let again = send(Some("t1"), "/own/7", "POST").await;
+    assert_eq!((again.is_replay(), &again.body), (true, &first.body));
+    let nobody = send(None, "/own/7", "POST").await;
+    assert_eq!((nobody.status, nobody.code().as_str()), (StatusCode::UNAUTHORIZED, "caller-unknown"));
+    assert_eq!(app.runs(), 2);
+}
+
+/// O-30.2: what passes is run again, whole; what does not pass is 503, and leaves no row. PostgreSQL alone: a SQLite
+/// transaction has the write lock before its handler runs, and meets no conflict.
+#[tokio::test(flavor = "multi_thread")]
+async fn o_30_2_a_serialization_failure_runs_the_handler_again() {
+    let (app, key) = (App::<PgStore>::new().await, fresh_key());
+    app.next(&[Does::Conflict, Does::Conflict]);
+    let answer = app.order(&key).await;
+    assert_eq!((answer.status, app.runs(), app.rows(&key).await), (StatusCode::CREATED, 3, 1));
+    assert_eq!(app.bench.columns(&key, "status, attempt").await, ["completed", "1"]);
+
+    let hopeless = fresh_key();
+    app.next(&[Does::Conflict; 5]);
+    let answer = app.order(&hopeless).await;
+    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"));
+    assert!(answer.headers.contains_key("retry-after"));
+    assert!(app.bench.record(&hopeless).await.is_empty());
+    assert_eq!((app.order(&hopeless).await.status, app.rows(&hopeless).await), (StatusCode::CREATED, 1));
+}
+
+/// A handler that hands its transaction on has not ended when it answers. PostgreSQL alone: on SQLite what it keeps is the
+/// one write lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_keeps_its_transaction_commits_nothing() {
+    let (app, key) = (App::<PgStore>::new().await, fresh_key());
+    app.next(&[Does::KeepTheTransaction]);
+    let answer = app.order(&key).await;
+    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::INTERNAL_SERVER_ERROR, "handler-failed"));
+    assert_eq!(app.rows(&key).await, 0);
+    assert!(app.bench.record(&key).await.is_empty());
+    // For as long as it keeps it, the key is its own.
+    assert_eq!(app.order(&key).await.code(), "in-progress");
+}
