@@ -44,7 +44,13 @@ async fn logged(gateway: &mut Gateway, database: &Database, key: &str) -> Vec<St
         )
     };
     let text = (of("onced_deliveries"), of("onced.deliveries"));
-    database.sql().text(SqlText::each(&text.0, &text.1, &text.0)).await.into_iter().flatten().collect()
+    database
+        .sql()
+        .text(SqlText::each(&text.0, &text.1, &text.0.replace("AS text", "AS char")))
+        .await
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Sends a request to an upstream that holds it there.
