@@ -76,10 +76,16 @@ pub struct MariaDbSettings {
     pub log_bin: bool,
     /// After how many commits the binary log is forced to the disk; 0 for whenever the system likes.
     pub sync_binlog: u32,
+    /// Whether it is a node of a Galera cluster.
+    pub galera: bool,
     /// A replica, or a primary that takes no writes.
     pub read_only: bool,
     /// Whether a lock that is not got in time undoes the whole transaction.
     pub rollback_on_timeout: bool,
+    /// The ledger's tables, if any, that are not in InnoDB: nothing is rolled back there.
+    pub other_engine: Option<String>,
+    /// The most bytes that a statement and its parameters may have: an outcome beyond it cannot be stored.
+    pub max_allowed_packet: u64,
     /// How many connections the server takes.
     pub max_connections: u32,
     /// Of those, in use now and to be seen, ours included.

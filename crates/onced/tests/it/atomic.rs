@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use onced::guard::{Atomic, Begun, Request};
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::fingerprint::{BodyRecipe, Fingerprint, RequestParts};
@@ -34,6 +35,7 @@ async fn is_replayed<S: Tested>(bench: &Bench<S>, key: &Key, code: u16) -> bool 
 async fn rows_and_outcome_commit_together_and_a_dropped_right_leaves_nothing() {
     commits_together::<SqliteStore>().await;
     commits_together::<PgStore>().await;
+    commits_together::<MySqlStore>().await;
 }
 
 async fn commits_together<S: Tested>() {
@@ -65,6 +67,7 @@ async fn commits_together<S: Tested>() {
 async fn a_refusal_and_a_failure_are_kept_without_their_rows() {
     kept_without_rows::<SqliteStore>().await;
     kept_without_rows::<PgStore>().await;
+    kept_without_rows::<MySqlStore>().await;
 }
 
 async fn kept_without_rows<S: Tested>() {
@@ -99,6 +102,7 @@ async fn kept_without_rows<S: Tested>() {
 async fn a_failure_is_recorded_over_nobodys_outcome() {
     recorded_over_nobody::<SqliteStore>().await;
     recorded_over_nobody::<PgStore>().await;
+    recorded_over_nobody::<MySqlStore>().await;
 }
 
 async fn recorded_over_nobody<S: Tested>() {
@@ -120,6 +124,7 @@ async fn recorded_over_nobody<S: Tested>() {
 async fn a_duplicate_waits_for_the_outcome() {
     waits::<SqliteStore>().await;
     waits::<PgStore>().await;
+    waits::<MySqlStore>().await;
 }
 
 async fn waits<S: Tested>() {
@@ -127,7 +132,7 @@ async fn waits<S: Tested>() {
     let key = fresh_key();
     let mut atomic = begun(&bench, &key).await;
     order(&mut atomic, &key).await;
-    if S::BACKEND == Backend::Postgres {
+    if S::BACKEND != Backend::Sqlite {
         let told = bench.guard.begin_atomic(&delivery(&key), NOT).await.unwrap();
         assert!(matches!(told, Begun::InProgress { .. }), "{told:?}");
     }
@@ -160,6 +165,7 @@ async fn on_sqlite_a_write_lock_that_is_not_got_is_in_progress_and_a_known_outco
 async fn a_failure_within_the_callers_transaction_undoes_what_came_after_the_savepoint() {
     undoes_to_the_savepoint::<SqliteStore>().await;
     undoes_to_the_savepoint::<PgStore>().await;
+    undoes_to_the_savepoint::<MySqlStore>().await;
 }
 
 async fn undoes_to_the_savepoint<S: Tested>() {

@@ -78,8 +78,11 @@ mod tests {
             doublewrite: true,
             log_bin: false,
             sync_binlog: 0,
+            galera: false,
             read_only: false,
             rollback_on_timeout: false,
+            other_engine: None,
+            max_allowed_packet: 16 << 20,
             max_connections: 151,
             used_connections: 20,
         }

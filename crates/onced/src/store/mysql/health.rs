@@ -84,8 +84,11 @@ impl MySqlStore {
             doublewrite: !matches!(doublewrite.as_str(), "0" | "OFF"),
             log_bin: row::flag(&row, "log_bin")?,
             sync_binlog: row::number(&row, "sync_binlog")?,
+            galera: row::flag(&row, "galera")?,
             read_only: row::flag(&row, "read_only")?,
             rollback_on_timeout: row::flag(&row, "rollback_on_timeout")?,
+            other_engine: row::get(&row, "other_engine")?,
+            max_allowed_packet: row::count(&row, "max_allowed_packet")?,
             max_connections: row::number(&row, "max_connections")?,
             used_connections: row::number(&row, "used_connections")?,
         })

@@ -47,6 +47,14 @@ const CHECK_LOG: &str = include_str!("sql/check_log.sql");
 /// The driver asks a connection whether it is alive when it comes back. So soon afterwards it is not asked again, which
 /// would be one round trip more for each statement.
 const TRUSTED: Duration = Duration::from_millis(100);
+/// In one round trip; the level is of this transaction only.
+const OPENING_ELSEWHERE: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
+/// As that, on a connection of our own. After a deadlock MariaDB has undone all of a transaction: what is written then must
+/// not commit statement by statement, but wait for a commit or a rollback as before.
+const OPENING: &str = "SET SESSION autocommit = 0; SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
+/// What a connection that comes back is asked: single statements commit by themselves again. In this order, because
+/// switching that on commits what is open.
+const TIDY: &str = "ROLLBACK; SET SESSION autocommit = 1";
 /// `SKIP LOCKED` and `JSON_TABLE`.
 const OLDEST: (u32, u32) = (10, 6);
 
@@ -54,6 +62,7 @@ const OLDEST: (u32, u32) = (10, 6);
 #[derive(Clone)]
 pub struct MySqlStore {
     pool: MySqlPool,
+    opening: &'static str,
     /// How many connections of our own have been opened.
     opened: Arc<AtomicU64>,
 }
@@ -97,10 +106,12 @@ impl MySqlStore {
             })
             // A transaction that was given up may be on a connection whose server is silent.
             .after_release(|conn, _| {
-                Box::pin(async move { Ok(matches!(tokio::time::timeout(READY_LIMIT, conn.ping()).await, Ok(Ok(())))) })
+                Box::pin(
+                    async move { Ok(matches!(tokio::time::timeout(READY_LIMIT, conn.execute(TIDY)).await, Ok(Ok(_)))) },
+                )
             })
             .connect_lazy_with(connect);
-        let store = Self { opened, ..Self::from_pool(pool) };
+        let store = Self { opened, pool, opening: OPENING };
         store.check_durability(options.durability).await?;
         Ok(store)
     }
@@ -108,8 +119,11 @@ impl MySqlStore {
     /// The ledger through an application's own pool. Does not migrate, and does not check that commits survive.
     /// Nobody says here when that pool opens a connection anew: after a failover a guard that keeps outcomes may answer
     /// with them for up to a minute.
+    ///
+    /// After a deadlock (1213) MariaDB has undone the whole transaction, and on a connection of such a pool the next
+    /// statement commits by itself: a transaction in which a statement has failed must be given up.
     pub fn from_pool(pool: MySqlPool) -> Self {
-        Self { pool, opened: Arc::default() }
+        Self { pool, opened: Arc::default(), opening: OPENING_ELSEWHERE }
     }
 
     /// Brings the schema up to date. Several instances may do so at once: one works, the others wait for it. Where it is
@@ -184,6 +198,11 @@ impl MySqlStore {
                  in the same transaction, silently. Set it to OFF",
             ));
         }
+        if let Some(tables) = settings.other_engine {
+            return Err(StoreError::refused(format!(
+                "not in InnoDB: {tables}. Nothing can be rolled back there: ALTER TABLE … ENGINE = InnoDB"
+            )));
+        }
         wanted.accept(settings.risks())
     }
 
@@ -203,10 +222,7 @@ impl Transactional for MySqlStore {
     type InTx<'t> = MySqlKeys<'t>;
 
     async fn transaction(&self) -> Result<Self::Tx, StoreError> {
-        // In one round trip; the level is of this transaction only.
-        super::open_transaction(&self.pool, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION")
-            .await
-            .map_err(error::on_connecting)
+        super::open_transaction(&self.pool, self.opening).await.map_err(error::on_connecting)
     }
 
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> MySqlKeys<'t> {
@@ -223,6 +239,10 @@ impl MariaDbSettings {
             (
                 self.flush_log_at_commit != 1,
                 "innodb_flush_log_at_trx_commit is not 1: a crash of the machine loses commits that were confirmed, and with them the memory that a trigger took effect",
+            ),
+            (
+                self.galera,
+                "wsrep_on = ON: this is a node of a Galera cluster, whose nodes decide about a claim each for itself until it is committed, and on which onced is not proven",
             ),
             (!self.doublewrite, "innodb_doublewrite = OFF: a crash of the machine can corrupt the database"),
             (
@@ -298,8 +318,11 @@ mod tests {
             doublewrite: true,
             log_bin: false,
             sync_binlog: 0,
+            galera: false,
             read_only: false,
             rollback_on_timeout: false,
+            other_engine: None,
+            max_allowed_packet: 16 << 20,
             max_connections: 151,
             used_connections: 1,
         }
@@ -326,6 +349,7 @@ mod tests {
             (MariaDbSettings { flush_log_at_commit: 2, ..sound.clone() }, "innodb_flush_log_at_trx_commit"),
             (MariaDbSettings { doublewrite: false, ..sound.clone() }, "innodb_doublewrite"),
             (MariaDbSettings { log_bin: true, ..sound.clone() }, "sync_binlog"),
+            (MariaDbSettings { galera: true, ..sound.clone() }, "Galera"),
         ] {
             let risks: Vec<_> = weak.risks().collect();
             assert!(
