@@ -12,7 +12,7 @@ use testkit::process::free_port;
 use testkit::{Database, Sql};
 
 const COMPLETE_SQLITE: &str = include_str!("../../../../docs/guides/sql/complete.sqlite.sql");
-const COMPLETE_POSTGRES: &str = include_str!("../../../../docs/guides/sql/complete.postgres.sql");
+const COMPLETE_POSTGRES: &str = include_str!("../../../../docs/guides/sql/complete-function.postgres.sql");
 const COMPLETE_MARIADB: &str = include_str!("../../../../docs/guides/sql/complete.mariadb.sql");
 const HEADERS: &str = r#"[["content-type","application/json"]]"#;
 
@@ -100,6 +100,18 @@ async fn run(sql: &Sql, call: &Call, work: Work) -> Reply {
     if work.commits { reply.with_effect() } else { reply.without_effect() }
 }
 
+/// Whether the record was completed. A lost claim is no row on SQLite and MariaDB, and an error of its own on PostgreSQL.
+fn completed(rows: Result<u64, sqlx::Error>) -> bool {
+    match rows {
+        Ok(rows) => rows == 1,
+        Err(error) => {
+            let code = error.as_database_error().and_then(|answer| answer.code()).map(|code| code.into_owned());
+            assert_eq!(code.as_deref(), Some("OC001"), "complete: {error}");
+            false
+        }
+    }
+}
+
 /// One transaction: the order, and the completion. `false` where another attempt has taken over.
 pub(crate) async fn commit(sql: &Sql, headers: &HeaderMap, work: &Work) -> bool {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
@@ -109,8 +121,8 @@ pub(crate) async fn commit(sql: &Sql, headers: &HeaderMap, work: &Work) -> bool 
         ($pool:expr, $begin:expr, $order:expr, $complete:expr, [$($value:expr),+]) => {{
             let mut tx = $pool.begin_with($begin).await.expect("begin");
             sqlx::query($order).bind(&key).bind(attempt).bind(&work.body).execute(&mut *tx).await.expect("order");
-            let done = sqlx::query($complete)$(.bind($value))+.execute(&mut *tx).await.expect("complete");
-            if done.rows_affected() == 1 {
+            let done = sqlx::query($complete)$(.bind($value))+.execute(&mut *tx).await;
+            if completed(done.map(|done| done.rows_affected())) {
                 tx.commit().await.expect("commit");
                 true
             } else {

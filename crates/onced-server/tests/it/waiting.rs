@@ -101,7 +101,7 @@ async fn a_waiting_duplicate_gets_the_outcome_of_the_running_mariadb() {
 async fn time_is_over(backend: Backend) {
     let database = Database::create(backend).await;
     let upstream = outside_app(&database).await;
-    let routes = [("brief", "30ms"), ("patient", "60s"), ("never", "0s")].map(|(name, wait)| {
+    let routes = [("brief", "1s"), ("patient", "60s"), ("never", "0s")].map(|(name, wait)| {
         let more = format!("{}wait = \"{wait}\"", lease(STEADY));
         route(name, &format!("/{name}"), &upstream.url(), "external", &more)
     });

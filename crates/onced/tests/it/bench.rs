@@ -16,11 +16,13 @@ use onced::store::sqlite::SqliteStore;
 use onced::store::sweep::Sweep;
 use onced::store::upkeep::Upkeep;
 use onced::store::{Pooler, StoreError, StoreOptions};
-use onced_core::decision_table::{self, Line};
+use onced_core::decision_table::{self, Expected, Line};
 use onced_core::key::{Key, Scope};
 use onced_core::time::Timestamp;
 use sqlx::{AssertSqlSafe, Transaction};
 use testkit::{Backend, Database, Sql, with_key_quoted};
+
+use crate::decisions::{self, Came};
 
 /// The scope of everything that is planted.
 pub(crate) const SCOPE: &str = "conf.charge";
@@ -33,6 +35,8 @@ pub(crate) trait Tested:
 {
     type Db: sqlx::Database;
     const BACKEND: Backend;
+    /// What it is called in the tally.
+    const NAME: &'static str;
 
     fn open_at(url: &str, options: &StoreOptions) -> impl Future<Output = Result<Self, StoreError>> + Send;
     fn bring_up_to_date(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -41,11 +45,32 @@ pub(crate) trait Tested:
     fn plain_transaction(&self) -> impl Future<Output = Self::Tx> + Send;
     /// Plain SQL in that transaction.
     fn run(tx: &mut Self::Tx, sql: &str) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+
+    /// Whether the caller's transaction goes on after a delivery has come to that.
+    fn goes_on_after(_: &Expected) -> bool {
+        true
+    }
+
+    /// What a rival in another process is told to open.
+    fn url_of_rival(url: &str) -> String {
+        url.to_owned()
+    }
+
+    /// A delivery in a transaction of its own, and what it came to.
+    fn deliver(guard: &Guard<Self>, request: &Request) -> impl Future<Output = Came> + Send {
+        decisions::by_guard(guard, request)
+    }
+
+    /// A delivery in the caller's transaction, and what it came to.
+    fn deliver_tx(guard: &Guard<Self>, tx: &mut Self::Tx, request: &Request) -> impl Future<Output = Came> + Send {
+        decisions::by_guard_tx(guard, tx, request)
+    }
 }
 
 impl Tested for SqliteStore {
     type Db = sqlx::Sqlite;
     const BACKEND: Backend = Backend::Sqlite;
+    const NAME: &'static str = "sqlite";
 
     async fn open_at(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         Self::open(url, options).await
@@ -71,6 +96,7 @@ impl Tested for SqliteStore {
 impl Tested for PgStore {
     type Db = sqlx::Postgres;
     const BACKEND: Backend = Backend::Postgres;
+    const NAME: &'static str = "postgres";
 
     async fn open_at(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         Self::open(url, options).await
@@ -96,6 +122,7 @@ impl Tested for PgStore {
 impl Tested for MySqlStore {
     type Db = sqlx::MySql;
     const BACKEND: Backend = Backend::MariaDb;
+    const NAME: &'static str = "mariadb";
 
     async fn open_at(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         Self::open(url, options).await

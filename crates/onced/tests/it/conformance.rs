@@ -16,6 +16,7 @@ use crate::bench::{Bench, Surrounding, Tested, options};
 use crate::decisions::{self, Form};
 use crate::edges::Edge;
 use crate::endings::Ending;
+use crate::functions::SqlFunctions;
 use crate::races::{self, Where};
 use crate::rival::{Rival, Rivals};
 use crate::sweep::Sweeping;
@@ -106,27 +107,35 @@ struct Tally {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_case_of_the_list_passes_on_every_backend() {
     let cases = listed();
-    let (sqlite, postgres, mariadb) = tokio::join!(
+    // One server has connections for one of its two at a time.
+    let on_postgres = async {
+        let by_library = run_all::<PgStore>(&cases, Surrounding::NONE).await;
+        (by_library, run_all::<SqlFunctions>(&cases, Surrounding::NONE).await)
+    };
+    let (sqlite, (postgres, functions), mariadb) = tokio::join!(
         run_all::<SqliteStore>(&cases, Surrounding::NONE),
-        run_all::<PgStore>(&cases, Surrounding::NONE),
+        on_postgres,
         run_all::<MySqlStore>(&cases, Surrounding::NONE)
     );
+    let count = |tally: &Tally| tally.passed + tally.failed.len();
     let summary = format!(
-        "conformance: {} cases on sqlite, {} on postgres, {} on mariadb, none skipped",
-        sqlite.passed + sqlite.failed.len(),
-        postgres.passed + postgres.failed.len(),
-        mariadb.passed + mariadb.failed.len()
+        "conformance: {} cases on sqlite, {} on postgres, {} on mariadb, {} on postgres by SQL functions, none skipped",
+        count(&sqlite),
+        count(&postgres),
+        count(&mariadb),
+        count(&functions)
     );
     println!("{}{summary}", if testkit::soaking() { "SOAK: " } else { "" });
-    let failed: Vec<String> = sqlite.failed.into_iter().chain(postgres.failed).chain(mariadb.failed).collect();
+    let tallies = [sqlite, postgres, mariadb, functions];
+    let failed: Vec<&str> = tallies.iter().flat_map(|tally| &tally.failed).map(String::as_str).collect();
     assert!(failed.is_empty(), "{} cases failed:\n{}", failed.len(), failed.join("\n"));
-    assert_eq!([sqlite.passed, postgres.passed, mariadb.passed], [cases.len(); 3]);
+    assert_eq!(tallies.map(|tally| tally.passed), [cases.len(); 4]);
 }
 
 /// The whole list on PostgreSQL in another surrounding; the test is the caller.
-pub(crate) async fn whole_list_within(surrounding: Surrounding, name: &str) {
+pub(crate) async fn whole_list_within<S: Tested>(surrounding: Surrounding, name: &str) {
     let (cases, started) = (listed(), std::time::Instant::now());
-    let tally = run_all::<PgStore>(&cases, surrounding).await;
+    let tally = run_all::<S>(&cases, surrounding).await;
     let (count, seconds) = (tally.passed + tally.failed.len(), started.elapsed().as_secs());
     println!(
         "{}conformance: {count} cases on {name}, none skipped, in {seconds} s",
@@ -180,7 +189,7 @@ async fn work<'c, S: Tested>(
         match ran {
             Ok(()) => passed += 1,
             Err(why) => {
-                failed.lock().unwrap().push(format!("{:?}: {}: {}", S::BACKEND, case.name(), words(why.as_ref())));
+                failed.lock().unwrap().push(format!("{}: {}: {}", S::NAME, case.name(), words(why.as_ref())));
                 // A rival may still hold what it held.
                 worker = self::worker::<S>(surrounding).await;
             }

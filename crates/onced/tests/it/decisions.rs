@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onced::guard::{Begun, GuardError, Permit, TxPermit};
+use onced::guard::{Begun, Guard, GuardError, Permit, Request, TxPermit};
 use onced_core::decision::Enter;
 use onced_core::decision_table::{Expected, Line};
 use onced_core::key::{Key, downstream_key};
@@ -42,13 +42,19 @@ pub(crate) struct Came {
     pub(crate) retry_after: Option<Duration>,
 }
 
+impl Came {
+    pub(crate) fn executes(&self) -> bool {
+        matches!(self.to, Expected::Execute { .. })
+    }
+}
+
 /// What a permit says.
 #[derive(Debug)]
 pub(crate) struct Given {
-    token: LeaseToken,
-    downstream_key: String,
+    pub(crate) token: LeaseToken,
+    pub(crate) downstream_key: String,
     /// `None` where the permit cannot be asked.
-    call_answer: Option<Option<StoredResponse>>,
+    pub(crate) call_answer: Option<Option<StoredResponse>>,
 }
 
 /// A line, alone.
@@ -86,36 +92,46 @@ pub(crate) async fn under<S: Tested>(bench: &Bench<S>, rivals: &mut Rivals<S>, l
 pub(crate) async fn deliver<S: Tested>(bench: &Bench<S>, line: &Line, key: &Key, form: Form) -> Came {
     let request = request_of(line, key);
     match form {
-        Form::Begin => {
-            let begun = bench.guard.begin(&request).await;
-            came(begun, |permit: Permit<S>| {
-                let execution = Expected::Execute { attempt: permit.attempt(), resumed: permit.is_resumed() };
-                let given = Given {
-                    token: permit.lease_token().clone(),
-                    downstream_key: permit.downstream_key().to_owned(),
-                    call_answer: Some(permit.call_answer().cloned()),
-                };
-                (execution, given)
-            })
-        }
+        Form::Begin => S::deliver(&bench.guard, &request).await,
         Form::BeginTx => {
             let mut tx = bench.store.plain_transaction().await;
-            let begun = bench.guard.begin_tx(&mut tx, &request).await;
-            let came = came(begun, |permit: TxPermit<S>| {
-                let execution = Expected::Execute { attempt: permit.attempt(), resumed: permit.is_resumed() };
-                let given = Given {
-                    token: permit.lease_token().clone(),
-                    downstream_key: permit.downstream_key().to_owned(),
-                    call_answer: None,
-                };
-                (execution, given)
-            });
-            // Whatever it came to, the caller's transaction goes on.
-            S::run(&mut tx, "SELECT 1").await.unwrap();
+            let came = S::deliver_tx(&bench.guard, &mut tx, &request).await;
+            if S::goes_on_after(&came.to) {
+                // Whatever it came to, the caller's transaction goes on.
+                S::run(&mut tx, "SELECT 1").await.unwrap();
+            }
             tx.commit().await.unwrap();
             came
         }
     }
+}
+
+/// In a transaction of its own, by the guard.
+pub(crate) async fn by_guard<S: Tested>(guard: &Guard<S>, request: &Request) -> Came {
+    let begun = guard.begin(request).await;
+    came(begun, |permit: Permit<S>| {
+        let execution = Expected::Execute { attempt: permit.attempt(), resumed: permit.is_resumed() };
+        let given = Given {
+            token: permit.lease_token().clone(),
+            downstream_key: permit.downstream_key().to_owned(),
+            call_answer: Some(permit.call_answer().cloned()),
+        };
+        (execution, given)
+    })
+}
+
+/// In the caller's, by the guard.
+pub(crate) async fn by_guard_tx<S: Tested>(guard: &Guard<S>, tx: &mut S::Tx, request: &Request) -> Came {
+    let begun = guard.begin_tx(tx, request).await;
+    came(begun, |permit: TxPermit<S>| {
+        let execution = Expected::Execute { attempt: permit.attempt(), resumed: permit.is_resumed() };
+        let given = Given {
+            token: permit.lease_token().clone(),
+            downstream_key: permit.downstream_key().to_owned(),
+            call_answer: None,
+        };
+        (execution, given)
+    })
 }
 
 fn came<P>(begun: Result<Begun<P>, GuardError>, of_permit: impl FnOnce(P) -> (Expected, Given)) -> Came {

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use onced::guard::{Begun, Guard, Permit, Request};
+use onced::guard::{Guard, Request};
 use onced::store::deliveries::LogDeliveries;
 use onced_core::decision_table::Expected;
 use tokio::sync::Barrier;
 
 use crate::bench::{Bench, Tested, fresh_key, line, patient, request_of};
+use crate::decisions::Came;
 use crate::plant;
 use crate::rival::Rivals;
 
@@ -36,14 +37,14 @@ impl Where {
 }
 
 /// Begins that often at the same moment.
-pub(crate) async fn at_once<S: Tested>(guard: &Guard<S>, request: &Request, count: usize) -> Vec<Begun<Permit<S>>> {
+pub(crate) async fn at_once<S: Tested>(guard: &Guard<S>, request: &Request, count: usize) -> Vec<Came> {
     let start = Arc::new(Barrier::new(count));
     let deliveries: Vec<_> = (0..count)
         .map(|_| {
             let (guard, request, start) = (guard.clone(), request.clone(), start.clone());
             tokio::spawn(async move {
                 start.wait().await;
-                guard.begin(&request).await.unwrap()
+                S::deliver(&guard, &request).await
             })
         })
         .collect();
@@ -73,10 +74,10 @@ pub(crate) async fn run<S: Tested>(bench: &Bench<S>, rivals: &mut Rivals<S>, nam
                 (begun, answer.strip_prefix("won ").unwrap().parse().unwrap())
             }
         };
-        let won = begun.iter().filter(|begun| matches!(begun, Begun::Execute(_))).count();
+        let won = begun.iter().filter(|begun| begun.executes()).count();
         assert_eq!(won + won_elsewhere, 1, "round {round}: {begun:?}");
         for begun in &begun {
-            assert!(matches!(begun, Begun::Execute(_) | Begun::InProgress { .. }), "round {round}: {begun:?}");
+            assert!(begun.executes() || begun.to == Expected::InProgress, "round {round}: {begun:?}");
         }
         let Expected::Execute { attempt, .. } = &line.expected else { panic!("nobody executes {name}") };
         let row = bench.columns(&key, "status, attempt").await;

@@ -81,8 +81,7 @@ impl<S: Tested> Rivals<S> {
         match rival {
             Rival::Transaction => {
                 let mut tx = self.store.transaction().await.unwrap();
-                let begun = self.guard.begin_tx(&mut tx, &request_of(line, key)).await;
-                drop(begun);
+                S::deliver_tx(&self.guard, &mut tx, &request_of(line, key)).await;
                 self.held = Some(tx);
             }
             Rival::Lock => {
@@ -116,7 +115,7 @@ impl<S: Tested> Rivals<S> {
 
     /// The other process, started when it is first needed.
     pub(crate) fn process(&mut self, bench: &Bench<S>) -> &mut RivalProcess {
-        self.process.get_or_insert_with(|| RivalProcess::start(bench.database.url()))
+        self.process.get_or_insert_with(|| RivalProcess::start(&S::url_of_rival(bench.database.url())))
     }
 
     /// Rolls back whatever is held.

@@ -7,7 +7,7 @@
 use std::io::BufRead as _;
 use std::process::Stdio;
 
-use onced::guard::{Begun, Guard};
+use onced::guard::Guard;
 use onced::store::deliveries::LogDeliveries;
 use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
@@ -18,6 +18,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 
 use crate::bench::{LIMIT, Tested, line, patient, request_of};
+use crate::functions::{self, SqlFunctions};
 use crate::races;
 
 /// Set in the other process alone: the URL of the database.
@@ -67,7 +68,10 @@ async fn a_rival_process_answers_and_ends_with_its_input() {
     match std::env::var(VARIABLE) {
         Ok(url) if url.starts_with("sqlite:") => serve::<SqliteStore>(&url).await,
         Ok(url) if url.starts_with("mysql:") => serve::<MySqlStore>(&url).await,
-        Ok(url) => serve::<PgStore>(&url).await,
+        Ok(url) => match url.strip_prefix(functions::MARK) {
+            Some(url) => serve::<SqlFunctions>(url).await,
+            None => serve::<PgStore>(&url).await,
+        },
         Err(_) => {
             let database = testkit::Database::create(testkit::Backend::Sqlite).await;
             let mut rival = RivalProcess::start(database.url());
@@ -90,8 +94,7 @@ async fn serve<S: Tested>(url: &str) {
         let answer = match words.as_slice() {
             ["hold", name, key] => {
                 let mut tx = store.transaction().await.unwrap();
-                let begun = guard.begin_tx(&mut tx, &request_of(&line(name), &Key::new(key).unwrap())).await;
-                drop(begun);
+                S::deliver_tx(&guard, &mut tx, &request_of(&line(name), &Key::new(key).unwrap())).await;
                 held = Some(tx);
                 "holding".to_owned()
             }
@@ -106,7 +109,7 @@ async fn serve<S: Tested>(url: &str) {
                 assert_eq!(commands.recv().await.as_deref(), Some("go"));
                 let request = request_of(&line(name), &Key::new(key).unwrap());
                 let begun = races::at_once(&guard, &request, count.parse().unwrap()).await;
-                format!("won {}", begun.iter().filter(|begun| matches!(begun, Begun::Execute(_))).count())
+                format!("won {}", begun.iter().filter(|begun| begun.executes()).count())
             }
             ["migrate"] => match store.bring_up_to_date().await {
                 Ok(()) => "migrated".to_owned(),

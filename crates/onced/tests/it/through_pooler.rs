@@ -25,7 +25,7 @@ const POOLED: Surrounding = Surrounding { newest: false, url: |url| pooler().url
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_case_of_the_list_passes_behind_a_pooler() {
     a_client_meets_two_processes().await;
-    conformance::whole_list_within(POOLED, "postgres behind PgBouncer").await;
+    conformance::whole_list_within::<PgStore>(POOLED, "postgres behind PgBouncer").await;
 }
 
 /// That there is a pooler at all: while another holds the process that has answered, the next answer is another's.

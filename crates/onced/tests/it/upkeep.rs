@@ -13,6 +13,7 @@ use onced_core::record::{LeaseToken, Record, Status, StoredResponse};
 use onced_core::time::Timestamp;
 
 use crate::bench::{Bench, Tested, fresh_key, line, scope};
+use crate::functions::SqlFunctions;
 use crate::plant;
 
 const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_123_000);
@@ -24,6 +25,7 @@ async fn only_a_pending_record_whose_lease_is_over_is_resolved() {
     resolves_pending_only::<SqliteStore>().await;
     resolves_pending_only::<PgStore>().await;
     resolves_pending_only::<MySqlStore>().await;
+    resolves_pending_only::<SqlFunctions>().await;
 }
 
 async fn resolves_pending_only<S: Tested>() {
@@ -42,6 +44,7 @@ async fn the_bounds_of_lease_and_settle_are_kept_on_both_sides() {
     keeps_bounds::<SqliteStore>().await;
     keeps_bounds::<PgStore>().await;
     keeps_bounds::<MySqlStore>().await;
+    keeps_bounds::<SqlFunctions>().await;
 }
 
 async fn keeps_bounds<S: Tested>() {
@@ -67,6 +70,7 @@ async fn who_has_read_an_older_claim_resolves_nothing() {
     refuses_stale::<SqliteStore>().await;
     refuses_stale::<PgStore>().await;
     refuses_stale::<MySqlStore>().await;
+    refuses_stale::<SqlFunctions>().await;
 }
 
 async fn refuses_stale<S: Tested>() {

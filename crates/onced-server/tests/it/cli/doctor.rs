@@ -229,9 +229,9 @@ async fn schemas(backend: Backend) {
     newer
         .sql()
         .execute(SqlText::each(
-            "UPDATE onced_migrations SET version = 99",
-            "UPDATE onced.migrations SET version = 99",
-            "UPDATE onced_migrations SET version = 99",
+            "UPDATE onced_migrations SET version = 99 WHERE version = 1",
+            "UPDATE onced.migrations SET version = 99 WHERE version = 1",
+            "UPDATE onced_migrations SET version = 99 WHERE version = 1",
         ))
         .await;
     Report::of(newer.url()).await.is_wrong("schema", "run the newer onced");

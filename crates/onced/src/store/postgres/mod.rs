@@ -32,7 +32,10 @@ use super::keys::Transactional;
 use super::migrate::{self, Step};
 use super::{Durability, Pooler, StoreError, StoreErrorKind, StoreOptions};
 
-const STEPS: &[Step] = &[Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") }];
+const STEPS: &[Step] = &[
+    Step { version: 1, name: "ledger", sql: include_str!("migrations/0001_ledger.sql") },
+    Step { version: 2, name: "functions", sql: include_str!("migrations/0002_functions.sql") },
+];
 /// The driver asks a connection whether it is alive when it comes back. So soon afterwards it is not asked again, which
 /// would be one round trip more for each statement.
 const TRUSTED: Duration = Duration::from_millis(100);
@@ -171,6 +174,23 @@ impl PgStore {
             .run_direct(None, session, false)
             .await
             .map_err(|source| migrate::failed(source, err))
+    }
+
+    /// Lets a role call the functions for applications, and nothing else. May be run again.
+    ///
+    /// # Errors
+    /// Where there is no such role, or the connection's own may not grant.
+    pub async fn grant(&self, role: &str) -> Result<(), StoreError> {
+        // PostgreSQL reads these as everybody and nobody, quoted or not.
+        if matches!(role, "" | "public" | "none") || role.contains('\0') {
+            return Err(StoreError::refused("grant to a role of its own name: `public` would be everybody"));
+        }
+        let err = |source| error::of(source, "grant");
+        let quoted = format!("\"{}\"", role.replace('"', "\"\""));
+        let sql = sql::in_schema(include_str!("sql/grant.sql"), &self.schema).replace(":role", &quoted);
+        let mut tx = self.transaction().await?;
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(err)?;
+        tx.commit().await.map_err(err)
     }
 
     /// The text of all migrations, as `migrate` would run them on an empty database.

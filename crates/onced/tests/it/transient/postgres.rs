@@ -48,7 +48,7 @@ async fn plant<S: Tested>(bench: &Bench<S>, case: Transient, code: &str) {
         .execute(&format!(
             "CREATE SEQUENCE trouble_count;
              CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 IF nextval('trouble_count') <= {often} THEN
+                 IF nextval('public.trouble_count') <= {often} THEN
                      RAISE EXCEPTION 'planted trouble' USING ERRCODE = '{code}';
                  END IF;
                  RETURN NEW;
