@@ -27,6 +27,7 @@ mod heartbeat;
 mod isolation;
 mod known;
 mod lost_replies;
+mod mariadb;
 mod migrations;
 mod nameless;
 mod new_postgres;

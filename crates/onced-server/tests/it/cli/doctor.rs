@@ -120,9 +120,18 @@ async fn sound(backend: Backend) {
             "expired",
             "growth",
         ],
-        Backend::MariaDb => {
-            &["durability", "version", "writes", "connections", "clock", "schema", "unfinished", "expired", "growth"]
-        }
+        Backend::MariaDb => &[
+            "durability",
+            "version",
+            "writes",
+            "packets",
+            "connections",
+            "clock",
+            "schema",
+            "unfinished",
+            "expired",
+            "growth",
+        ],
     };
     assert_eq!(names, expected);
     let version = report.finding("version")["seen"].as_str().unwrap_or_default();

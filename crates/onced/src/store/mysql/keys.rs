@@ -35,6 +35,11 @@ const EXPIRY: &str = include_str!("sql/expiry.sql");
 const IDLE_BOUNDS: &str = include_str!("sql/idle_bounds.sql");
 const BOUND_IDLING: &str = include_str!("sql/bound_idling.sql");
 
+/// Up to here an outcome fits into every packet that a server in use allows.
+const SMALL: usize = 64 << 10;
+/// What a statement takes beside the outcome.
+const BESIDE: usize = 4 << 10;
+
 /// The records within a caller's transaction.
 pub struct MySqlKeys<'t> {
     pub(super) conn: &'t mut MySqlConnection,
@@ -104,6 +109,16 @@ async fn within(
 async fn bound_idling(conn: &mut MySqlConnection, lease: Duration) -> Result<(), StoreError> {
     let err = |source| error::of(source, "bound the transaction");
     let now = sqlx::query(IDLE_BOUNDS).fetch_one(&mut *conn).await.map_err(err)?;
+    if row::flag(&now, "has_own_time")? {
+        return Err(StoreError::refused(
+            "claim: this session's clock was set (SET timestamp), and leases cannot be told by it: SET timestamp = DEFAULT",
+        ));
+    }
+    if row::flag(&now, "empty_is_null")? {
+        return Err(StoreError::refused(
+            "claim: EMPTY_STRING_IS_NULL in this session's sql_mode makes an empty body none: take it out",
+        ));
+    }
     let seconds = |column| row::get::<Option<i64>>(&now, column);
     let (of_writers, of_all) = (seconds("of_writers")?.unwrap_or(0), seconds("of_all")?.unwrap_or(0));
     // What an earlier claim has set is none of the caller's bounds.
@@ -252,6 +267,9 @@ async fn make_move(
     from: Option<Status>,
     owner_move: &OwnerMove,
 ) -> Result<Option<Moved>, StoreError> {
+    if let OwnerMove::Complete(response) | OwnerMove::Fail { response: Some(response), .. } = owner_move {
+        fits(conn, response).await?;
+    }
     let (sql, doing) = match owner_move {
         OwnerMove::Complete(_) => (COMPLETE, "complete"),
         OwnerMove::Fail { .. } => (FAIL, "fail"),
@@ -280,6 +298,26 @@ async fn make_move(
     }
     let row = expiry(conn, scope, key, token, doing).await?;
     row.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
+}
+
+/// Refuses what is too large to be sent: the server would cut the connection, and nobody would know why.
+async fn fits(conn: &mut MySqlConnection, response: &StoredResponse) -> Result<(), StoreError> {
+    let headers: usize = response.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let size = response.body.as_ref().map_or(0, bytes::Bytes::len) + 2 * headers;
+    if size < SMALL {
+        return Ok(());
+    }
+    let limit: i64 = sqlx::query_scalar("SELECT CAST(@@SESSION.max_allowed_packet AS SIGNED)")
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(|source| error::of(source, "store an outcome"))?;
+    if i64::try_from(size + BESIDE).unwrap_or(i64::MAX) <= limit {
+        return Ok(());
+    }
+    Err(StoreError::refused(format!(
+        "an outcome of {size} bytes cannot be stored: MariaDB's max_allowed_packet is {limit}. Raise it, or keep less of \
+         large answers (max_response_bytes)"
+    )))
 }
 
 async fn release(
