@@ -76,6 +76,8 @@ pub enum Durability {
     Required,
     /// Warn, and go on.
     WeakAccepted,
+    /// Say nothing of it, nor of whether the server is one to decide on: for whoever looks at a store and writes nothing.
+    NotAsked,
 }
 
 impl Durability {
@@ -89,6 +91,7 @@ impl Durability {
                     )));
                 }
                 Self::WeakAccepted => tracing::warn!(risk, "the store can lose commits"),
+                Self::NotAsked => {}
             }
         }
         Ok(())

@@ -89,9 +89,8 @@ async fn examine(config: &StoreConfig, sweep: SweepConfig) -> Vec<Finding> {
         )];
     }
     // Two connections for the test for poolers; and what is wrong must not keep it from being looked at.
-    let lenient =
-        StoreConfig { max_connections: config.max_connections.max(4), allow_weak_durability: true, ..config.clone() };
-    match app::open_store_as_it_is(&lenient).await {
+    let lenient = StoreConfig { max_connections: config.max_connections.max(4), ..config.clone() };
+    match app::open_store_to_look_at(&lenient).await {
         Ok(store) => {
             let mut findings = look(store, config.max_connections, sweep.keep_deliveries).await;
             if config.pooler == Pooler::Transaction {

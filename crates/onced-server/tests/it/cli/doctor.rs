@@ -6,7 +6,7 @@ use std::time::Duration;
 use onced_harness::{Recorder, RecorderOptions};
 use serde_json::Value;
 use testkit::http_client::{Request, send};
-use testkit::{Backend, Database, Sql, SqlText};
+use testkit::{Backend, Database, MariaDbServer, Sql, SqlText};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -182,6 +182,33 @@ async fn settings_that_lose_commits_or_take_none_are_wrong() {
     std::fs::write(folder.path().join("onced.toml"), text).expect("the file can be written");
     let report = Report::read(&onced_in(folder.path(), &["doctor", "--config", "onced.toml", "--json"]).await);
     report.is_wrong("durability", "set all three to on");
+}
+
+/// What is set for the whole of a MariaDB, on one of the test's own.
+#[tokio::test]
+async fn a_mariadb_that_loses_commits_takes_none_or_undoes_none_is_wrong() {
+    let server = MariaDbServer::start(&["--log-bin", "--sync-binlog=1"]);
+    let admin = sqlx::MySqlPool::connect(&server.url("")).await.expect("the server can be reached");
+    let run = async |sql: &str| {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&admin).await.expect("the server can be set");
+    };
+    run("CREATE DATABASE shop").await;
+    let url = server.url("shop");
+    assert_eq!(onced(&["migrate", "--store", &url]).await.code, Some(0));
+    assert_eq!(Report::of(&url).await.not_ok(), []);
+    for (set, back, name, to_do) in [
+        ("innodb_flush_log_at_trx_commit = 2", "innodb_flush_log_at_trx_commit = 1", "durability", "innodb_flush_log"),
+        ("sync_binlog = 0", "sync_binlog = 1", "durability", "with log_bin sync_binlog = 1"),
+        ("read_only = 1", "read_only = 0", "writes", "name the primary"),
+    ] {
+        run(&format!("SET GLOBAL {set}")).await;
+        Report::of(&url).await.is_wrong(name, to_do);
+        run(&format!("SET GLOBAL {back}")).await;
+    }
+    run("ALTER TABLE shop.onced_audit ENGINE = MyISAM").await;
+    Report::of(&url).await.is_wrong("durability", "ENGINE = InnoDB");
+    run("ALTER TABLE shop.onced_audit ENGINE = InnoDB; SET GLOBAL max_allowed_packet = 1048576").await;
+    Report::of(&url).await.is_doubtful("packets", "raise max_allowed_packet");
 }
 
 fn name_of(database: &Database) -> &str {

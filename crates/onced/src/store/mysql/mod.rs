@@ -86,11 +86,10 @@ impl MySqlStore {
         })?;
         // The pool tries again until its time is over, and then says no more than that: asked once without it, the
         // server or the system says why.
-        let first = tokio::time::timeout(options.acquire_timeout, connect.connect()).await;
-        let first =
-            first.map_err(|_| StoreError::new(StoreErrorKind::Unavailable, "MariaDB did not answer in time"))?;
-        // It has served its purpose, however it ends.
-        let _ = first.map_err(error::on_connecting)?.close().await;
+        let asked = tokio::time::timeout(options.acquire_timeout, version_of(&connect)).await;
+        let asked =
+            asked.map_err(|_| StoreError::new(StoreErrorKind::Unavailable, "MariaDB did not answer in time"))?;
+        check_kind(&asked.map_err(error::on_connecting)?)?;
         let opened = Arc::new(AtomicU64::new(0));
         let count = opened.clone();
         let pool = MySqlPoolOptions::new()
@@ -112,7 +111,9 @@ impl MySqlStore {
             })
             .connect_lazy_with(connect);
         let store = Self { opened, pool, opening: OPENING };
-        store.check_durability(options.durability).await?;
+        if options.durability != Durability::NotAsked {
+            store.check_durability(options.durability).await?;
+        }
         Ok(store)
     }
 
@@ -254,14 +255,27 @@ impl MariaDbSettings {
     }
 }
 
-fn check_version(settings: &MariaDbSettings) -> Result<(), StoreError> {
-    let version = &settings.version;
-    if !version.to_ascii_lowercase().contains("mariadb") {
-        return Err(StoreError::refused(format!(
-            "this server is MySQL {version}, which lacks what a claim needs: onced runs on MariaDB, 10.6 or newer"
-        )));
+async fn version_of(connect: &MySqlConnectOptions) -> Result<String, sqlx::Error> {
+    let mut conn = connect.connect().await?;
+    let version = sqlx::query_scalar("SELECT VERSION()").fetch_one(&mut conn).await?;
+    // It has served its purpose, however it ends.
+    let _ = conn.close().await;
+    Ok(version)
+}
+
+/// Before anything else is sent: what a session begins with is MariaDB's alone.
+fn check_kind(version: &str) -> Result<(), StoreError> {
+    if version.to_ascii_lowercase().contains("mariadb") {
+        return Ok(());
     }
+    Err(StoreError::refused(format!(
+        "this server is MySQL {version}, which lacks what a claim needs: onced runs on MariaDB, 10.6 or newer"
+    )))
+}
+
+fn check_version(settings: &MariaDbSettings) -> Result<(), StoreError> {
     if settings.release() < OLDEST {
+        let version = &settings.version;
         return Err(StoreError::refused(format!("this MariaDB is {version}: onced needs 10.6 or newer")));
     }
     Ok(())
@@ -331,11 +345,13 @@ mod tests {
     #[test]
     fn servers_that_lack_what_a_claim_needs_are_refused() {
         for good in ["10.11.19-MariaDB-0+deb12u1", "10.6.0-MariaDB", "11.4.2-MariaDB-log"] {
-            assert!(check_version(&settings(good)).is_ok(), "{good}");
+            assert!(check_kind(good).is_ok() && check_version(&settings(good)).is_ok(), "{good}");
         }
-        for (bad, word) in [("8.0.36", "MySQL"), ("10.5.29-MariaDB", "10.6 or newer"), ("9.1.0-mariadb", "10.6")] {
-            let error = check_version(&settings(bad)).unwrap_err();
-            assert!(error.words().contains(word), "{error}");
+        for other in ["8.0.36", "9.4.0-log", "8.0.36-28-Percona"] {
+            assert!(check_kind(other).unwrap_err().words().contains("MySQL"), "{other}");
+        }
+        for old in ["10.5.29-MariaDB", "9.1.0-mariadb", "?-MariaDB"] {
+            assert!(check_version(&settings(old)).unwrap_err().words().contains("10.6 or newer"), "{old}");
         }
     }
 
