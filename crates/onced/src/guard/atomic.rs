@@ -358,6 +358,7 @@ fn of_ending(request: &Request, error: EndError) -> GuardError {
         EndError::ClaimLost { .. } => {
             StoreError::new(StoreErrorKind::Refused, "the claim was lost within its own transaction")
         }
+        EndError::Misused { what, .. } => StoreError::new(StoreErrorKind::Refused, what),
     };
     GuardError::Store { scope: request.scope.clone(), key: request.key.shortened(), source }
 }

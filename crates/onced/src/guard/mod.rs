@@ -18,6 +18,7 @@ mod known;
 mod permit;
 mod retry;
 mod running;
+mod step;
 mod wait;
 
 use std::time::{Duration, Instant};
@@ -38,6 +39,7 @@ pub use self::permit::{Completed, EndError, OwnRecord, Permit, Standing, TxPermi
 use self::retry::CLAIM_TIME;
 pub use self::retry::Tries;
 use self::running::Running;
+pub use self::step::{Step, StepPermit};
 use crate::store::StoreError;
 use crate::store::deliveries::{Deliveries, DeliveryLine, LogDeliveries};
 use crate::store::keys::{Claim, Keys, Transactional};

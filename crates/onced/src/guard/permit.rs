@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use onced_core::decision::Enter;
 use onced_core::key::{Key, Scope};
 use onced_core::record::{LeaseToken, Status, StoredResponse};
 use onced_core::time::Timestamp;
@@ -11,12 +12,13 @@ use uuid::Uuid;
 use super::begin::Owned;
 use super::delivery_log::DeliveryLog;
 use super::heartbeat::{Heartbeat, OwnLease};
+use super::step::Calls;
 use super::{Request, Store, Tries};
 use crate::store::keys::{Claim, Keys, Moved, OwnerMove, Transactional};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// How long an ending waits before it asks a store again that could not be reached.
-const UNAVAILABLE_WAIT: Duration = Duration::from_millis(200);
+pub(super) const UNAVAILABLE_WAIT: Duration = Duration::from_millis(200);
 
 /// Why an ending was not written.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,16 @@ pub enum EndError {
         key: String,
         /// Whose claim.
         attempt: u32,
+    },
+    /// The caller is at fault: nothing was asked of the store, and nothing written.
+    #[error("scope {scope}, key {key}: {what}")]
+    Misused {
+        /// The scope.
+        scope: Scope,
+        /// The key, shortened.
+        key: String,
+        /// What is out of turn.
+        what: &'static str,
     },
     /// The store failed, or its reply was lost and the record does not show the ending.
     #[error("ending attempt {attempt} of scope {scope}, key {key} failed: {source}")]
@@ -155,13 +167,14 @@ impl<S: Store> OwnRecord<S> {
 #[must_use = "a permit that is dropped leaves its key claimed until the lease is over"]
 #[derive(Debug)]
 pub struct Permit<S> {
-    store: S,
+    pub(super) store: S,
     log: DeliveryLog,
-    claim: Claim,
+    pub(super) claim: Claim,
     owned: Owned,
-    own_lease: Arc<OwnLease>,
+    pub(super) own_lease: Arc<OwnLease>,
     lease: onced_core::lease::Lease,
     from: Option<Status>,
+    pub(super) calls: Calls,
     _heartbeat: Heartbeat,
 }
 
@@ -176,7 +189,11 @@ impl<S: Store> Permit<S> {
     ) -> Self {
         let own_lease = Arc::new(OwnLease::new(request.policy.lease, asked_at));
         let heartbeat = Heartbeat::start(store.clone(), claim.clone(), own_lease.clone(), request.pace, asked_at);
-        Self { store, log, claim, owned, own_lease, lease: request.policy.lease, from: None, _heartbeat: heartbeat }
+        // Where the answer of a call is known, it was one that is no step.
+        let announced = claim.enter == Enter::PendingExternal || owned.call_answer.is_some();
+        let calls = if announced { Calls::Announced } else { Calls::None };
+        let lease = request.policy.lease;
+        Self { store, log, claim, owned, own_lease, lease, from: None, calls, _heartbeat: heartbeat }
     }
 
     /// The number of this attempt, from 1.
@@ -229,13 +246,17 @@ impl<S: Store> Permit<S> {
     /// Announces an outside call, committed before the first byte is sent; the lease begins anew.
     ///
     /// # Errors
-    /// [`EndError::ClaimLost`]: do not call.
+    /// [`EndError::ClaimLost`]: do not call. [`EndError::Misused`] beside steps.
     ///
     /// # Cancel safety
     /// If the future is dropped, the announcement may stand: the record then counts as unknown once its lease is over.
     pub async fn external(&mut self) -> Result<(), EndError> {
+        if let Some(what) = self.calls.prevents_external() {
+            return Err(self.misused(what));
+        }
         let sent = Instant::now();
         self.end(OwnerMove::External { lease: self.claim.lease }).await?;
+        self.calls = Calls::Announced;
         self.own_lease.begun_anew(sent);
         Ok(())
     }
@@ -250,7 +271,8 @@ impl<S: Store> Permit<S> {
     /// Stores the outcome and ends the lease, in a transaction of its own.
     ///
     /// # Errors
-    /// [`EndError::ClaimLost`] where somebody took over; [`EndError::Store`] where it is not known to be stored.
+    /// [`EndError::ClaimLost`] where somebody took over; [`EndError::Store`] where it is not known to be stored;
+    /// [`EndError::Misused`] where a step has no outcome.
     ///
     /// # Cancel safety
     /// If the future is dropped, the outcome may or may not be stored. The key stays leased until `lease_until`; a
@@ -294,14 +316,29 @@ impl<S: Store> Permit<S> {
         }
     }
 
+    pub(super) fn misused(&self, what: &'static str) -> EndError {
+        EndError::Misused { scope: self.claim.scope.clone(), key: self.claim.key.shortened(), what }
+    }
+
+    pub(super) fn claim_lost(&self) -> EndError {
+        claim_lost(&self.claim, self.owned.attempt)
+    }
+
+    pub(super) fn store_error(&self, source: StoreError) -> EndError {
+        store_error(&self.claim, self.owned.attempt, source)
+    }
+
     async fn end(&self, owner_move: OwnerMove) -> Result<Moved, EndError> {
+        if let Some(what) = self.calls.prevents_ending() {
+            return Err(self.misused(what));
+        }
         let mut keys = self.store.clone();
         let Claim { scope, key, token, .. } = &self.claim;
         let mut tries = Tries::default();
         loop {
             match keys.owner_move(scope, key, token, self.from, &owner_move).await {
                 Ok(Some(moved)) => return Ok(moved),
-                Ok(None) => return Err(claim_lost(&self.claim, self.owned.attempt)),
+                Ok(None) => return Err(self.claim_lost()),
                 // Whether it was committed is not known. Nothing more is written: the record tells.
                 Err(error) if error.kind() == StoreErrorKind::Lost => {
                     return self.read_after_lost_reply(&owner_move, error).await;
@@ -311,7 +348,7 @@ impl<S: Store> Permit<S> {
                     tokio::time::sleep(UNAVAILABLE_WAIT).await;
                 }
                 Err(error) if tries.again(error.is_transient()).await => {}
-                Err(error) => return Err(store_error(&self.claim, self.owned.attempt, error)),
+                Err(error) => return Err(self.store_error(error)),
             }
         }
     }
@@ -325,11 +362,7 @@ impl<S: Store> Permit<S> {
             OwnerMove::Release => standing.status.is_none(),
             OwnerMove::Renew { .. } => false,
         };
-        if ended {
-            Ok(Moved { expires_at: standing.expires_at })
-        } else {
-            Err(store_error(&self.claim, self.owned.attempt, lost))
-        }
+        if ended { Ok(Moved { expires_at: standing.expires_at }) } else { Err(self.store_error(lost)) }
     }
 }
 
@@ -343,6 +376,9 @@ impl<S: Store + Transactional> Permit<S> {
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
     pub async fn complete_tx(&self, tx: &mut S::Tx, response: StoredResponse) -> Result<Completed, EndError> {
+        if let Some(what) = self.calls.prevents_ending() {
+            return Err(self.misused(what));
+        }
         let mut keys = self.store.within(tx);
         end_within(&mut keys, &self.claim, self.owned.attempt, OwnerMove::Complete(response)).await
     }
@@ -473,6 +509,6 @@ fn claim_lost(claim: &Claim, attempt: u32) -> EndError {
 }
 
 /// At most 200 characters of an error, without control characters: it goes into a column that people read.
-fn short(error: &str) -> String {
+pub(super) fn short(error: &str) -> String {
     error.chars().filter(|c| !c.is_control()).take(200).collect()
 }

@@ -105,6 +105,19 @@ pub enum OwnerMove {
     Release,
 }
 
+/// What a step of the work does to the record of the whole, by its owner's token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParentMove {
+    /// A step begins, which calls outside: the whole is pending while the outcome is unknown, and its lease begins anew.
+    /// Not where the record has announced an outside call that is no step.
+    StepBegun {
+        /// The length of the lease.
+        lease: Duration,
+    },
+    /// A step has ended: where no other is unfinished, the whole is in progress again.
+    StepEnded,
+}
+
 /// A move that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
@@ -155,12 +168,25 @@ pub trait Keys: Send {
     ) -> impl Future<Output = Result<Option<Moved>, StoreError>> + Send;
 }
 
+/// The records within a transaction, in which a step and the whole that it belongs to can be moved together.
+pub trait InTransaction: Keys {
+    /// Moves the record of the whole along with one of its steps, by compare-and-swap on the owner's token. `None` where
+    /// the claim was lost.
+    fn parent_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        parent_move: ParentMove,
+    ) -> impl Future<Output = Result<Option<Moved>, StoreError>> + Send;
+}
+
 /// A store in which a caller can share its own transaction.
 pub trait Transactional: Keys {
     /// The caller's transaction.
     type Tx: Send;
     /// The records within it.
-    type InTx<'t>: Keys
+    type InTx<'t>: InTransaction
     where
         Self: 't;
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use onced::guard::{Atomic, Begun, Request};
+use onced::guard::{Atomic, Begun, EndError, Request};
 use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
@@ -12,7 +12,7 @@ use onced_core::key::Key;
 use onced_core::record::StoredResponse;
 use testkit::Backend;
 
-use crate::bench::{Bench, Tested, delivery, executes, fresh_key, line, patient, request_of, until};
+use crate::bench::{Bench, Tested, delivery, executes, fresh_key, line, of_backend, patient, request_of, until};
 use crate::plant;
 
 const NOT: Duration = Duration::ZERO;
@@ -97,6 +97,24 @@ async fn kept_without_rows<S: Tested>() {
     assert_eq!(bench.count(&lines).await, 5, "one line for each attempt");
 }
 
+/// The text of a failure is for people: its beginning, on one line.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_text_of_a_failure_is_kept_short() {
+    shortened::<SqliteStore>().await;
+    shortened::<PgStore>().await;
+    shortened::<MySqlStore>().await;
+}
+
+async fn shortened<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    let (key, leased, text) = (fresh_key(), fresh_key(), format!("no\n\0{}", "\u{e9}".repeat(300)));
+    begun(&bench, &key).await.fail(&text, None).await.unwrap();
+    executes(bench.guard.begin(&delivery(&leased)).await.unwrap()).fail(&text, None).await.unwrap();
+    for key in [key, leased] {
+        assert_eq!(bench.columns(&key, "error").await, [format!("no{}", "\u{e9}".repeat(198))]);
+    }
+}
+
 /// Between the rollback of an attempt and the recording of its failure another may come to an outcome: it stands.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_recorded_over_nobodys_outcome() {
@@ -119,6 +137,94 @@ async fn recorded_over_nobody<S: Tested>() {
     }
 }
 
+/// A record that is out of attempts is marked so on the way to the answer, and the mark stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_out_of_attempts_is_given_up_for_good() {
+    given_up::<SqliteStore>().await;
+    given_up::<PgStore>().await;
+    given_up::<MySqlStore>().await;
+}
+
+async fn given_up<S: Tested>() {
+    let (bench, key, line) = (Bench::<S>::new().await, fresh_key(), line("in-progress-over-none-left"));
+    plant::line(&bench, &line, &key).await;
+    let begun = bench.guard.begin_atomic(&request_of(&line, &key), NOT).await.unwrap();
+    assert!(matches!(begun, Begun::Exhausted { .. }), "{begun:?}");
+    assert_eq!(bench.columns(&key, "status, attempt, error").await, ["failed", "5", "gave up after 5 starts"]);
+}
+
+/// The fence within the transaction: where the record is no longer the attempt's own, its rows are not committed either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_claim_takes_the_rows_with_it() {
+    fenced::<SqliteStore>().await;
+    fenced::<PgStore>().await;
+    fenced::<MySqlStore>().await;
+}
+
+async fn fenced<S: Tested>() {
+    let (bench, key) = (Bench::<S>::new().await, fresh_key());
+    let mut atomic = begun(&bench, &key).await;
+    order(&mut atomic, &key).await;
+    let stolen = format!("UPDATE {{keys}} SET lease_token = 'of another' WHERE key = '{}'", key.as_str());
+    S::run(atomic.tx(), &of_backend(S::BACKEND, &stolen)).await.unwrap();
+    let ended = atomic.commit(StoredResponse::bare(201)).await;
+    assert!(matches!(ended, Err(EndError::ClaimLost { attempt: 1, .. })), "{ended:?}");
+    assert_eq!((bench.orders(&key).await, bench.record(&key).await.len()), (0, 0));
+}
+
+/// What passes is run again, the claim as well as the recording of a failure and of a refusal. Not on SQLite, which raises
+/// nothing on demand.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_passes_is_run_again_at_the_claim_and_at_the_recording() {
+    run_again::<PgStore>().await;
+    run_again::<MySqlStore>().await;
+}
+
+async fn run_again<S: Tested>() {
+    for (event, again) in [("INSERT", 2), ("UPDATE", 0)] {
+        let bench = Bench::<S>::new().await;
+        let (statements, last) = match S::BACKEND {
+            Backend::MariaDb => (
+                vec![
+                    "CREATE SEQUENCE tries NOCACHE".to_owned(),
+                    format!(
+                        "CREATE TRIGGER fail_some BEFORE {event} ON {{keys}} FOR EACH ROW BEGIN
+                             IF NEXTVAL(tries) % 3 > 0 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; END IF;
+                         END"
+                    ),
+                ],
+                "next_not_cached_value - 1",
+            ),
+            Backend::Postgres | Backend::Sqlite => (
+                vec![
+                    "CREATE SEQUENCE tries".to_owned(),
+                    "CREATE FUNCTION fail_some() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                         IF nextval('tries') % 3 > 0 THEN RAISE EXCEPTION USING ERRCODE = '40001'; END IF;
+                         RETURN NEW;
+                     END $$"
+                        .to_owned(),
+                    format!(
+                        "CREATE TRIGGER fail_some BEFORE {event} ON {{keys}} FOR EACH ROW EXECUTE FUNCTION fail_some()"
+                    ),
+                ],
+                "last_value",
+            ),
+        };
+        for statement in statements {
+            bench.execute(&statement).await;
+        }
+        let (failed, refused) = (fresh_key(), fresh_key());
+        let recorded = begun(&bench, &failed).await.fail("no stock", None).await.unwrap();
+        assert!(matches!(recorded, Begun::Execute(_)), "{event}: {recorded:?}");
+        assert_eq!(bench.columns(&failed, "status, attempt").await, ["failed", "1"], "{event}");
+        let recorded = begun(&bench, &refused).await.refuse(StoredResponse::bare(422)).await.unwrap();
+        assert!(matches!(recorded, Begun::Execute(_)), "{event}: {recorded:?}");
+        assert!(is_replayed(&bench, &refused, 422).await, "{event}");
+        // Two that fail and one that passes, for each claim (of an attempt and of its recording) or each recording.
+        assert_eq!(bench.count(&format!("SELECT {last} FROM tries")).await, 6 + 3 * again, "{event}");
+    }
+}
+
 /// A duplicate waits without a transaction of its own, and then gets the outcome; without patience it is told at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_duplicate_waits_for_the_outcome() {
@@ -137,7 +243,9 @@ async fn waits<S: Tested>() {
         assert!(matches!(told, Begun::InProgress { .. }), "{told:?}");
     }
     let (guard, request) = (bench.guard.clone(), delivery(&key));
-    let waiting = tokio::spawn(async move { guard.begin_atomic(&request, LONG).await.unwrap() });
+    let mut waiting = tokio::spawn(async move { guard.begin_atomic(&request, LONG).await.unwrap() });
+    let early = tokio::time::timeout(Duration::from_millis(200), &mut waiting).await;
+    assert!(early.is_err(), "nothing to be told yet: {early:?}");
     atomic.commit(StoredResponse::bare(201)).await.unwrap();
     assert!(matches!(waiting.await.unwrap(), Begun::Replay { .. }));
     assert_eq!(bench.orders(&key).await, 1);

@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use futures_util::future::join_all;
-use http_body_util::BodyExt as _;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
 use onced::guard::Guard;
 use onced::http::axum::{Onced, Tx, TxError};
 use onced::store::deliveries::LogDeliveries;
@@ -21,7 +23,7 @@ use onced_core::key::{Key, Scope};
 use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 
-use crate::bench::{Bench, SCOPE, Tested, fresh_key, patient, until};
+use crate::bench::{Bench, LIMIT, SCOPE, Tested, fresh_key, patient, until};
 
 /// What the handler does in one run. Whatever it is, it writes an order first.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +36,10 @@ enum Does {
     Conflict,
     KeepTheTransaction,
     BreakOff,
-    Large,
+    /// Answers with so many pieces of a hundred bytes, and trailers.
+    Pieces(usize),
+    /// A statement that the database refuses, in words.
+    Mistake,
 }
 
 /// An application with one handler.
@@ -54,6 +59,7 @@ struct Answer {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
+    trailers: Option<HeaderMap>,
 }
 
 impl Answer {
@@ -87,9 +93,12 @@ impl<S: Tested> App<S> {
                 .get(async || "read")
         };
         let optional = post(async || "unprotected").layer(all.clone().key_optional());
+        let orders = all.clone().max_response_bytes(1000);
         let router = Router::new()
-            .route("/orders", handler(&script).layer(all.max_response_bytes(1000)))
+            .route("/orders", handler(&script).layer(orders))
             .route("/own/{id}", handler(&script).layer(own.tenant(tenant)))
+            .route("/patient", handler(&script).layer(all.wait(LIMIT)))
+            .route("/bare", handler(&script))
             .route("/optional", optional);
         Self { bench, router, script }
     }
@@ -117,7 +126,9 @@ impl<S: Tested> App<S> {
 
 async fn answer(response: Response) -> Answer {
     let (head, body) = response.into_parts();
-    Answer { status: head.status, headers: head.headers, body: body.collect().await.unwrap().to_bytes() }
+    let body = body.collect().await.unwrap();
+    let trailers = body.trailers().cloned();
+    Answer { status: head.status, headers: head.headers, body: body.to_bytes(), trailers }
 }
 
 fn order(key: &Key, body: &'static str) -> Request<Body> {
@@ -165,7 +176,17 @@ async fn handle<S: Tested>(
             let pieces = [Ok(Bytes::from_static(b"half")), Err(std::io::Error::other("as the test wants it"))];
             Body::from_stream(futures_util::stream::iter(pieces)).into_response()
         }
-        Does::Large => ([("etag", "\"v1\"")], "x".repeat(5000)).into_response(),
+        Does::Pieces(pieces) => {
+            let trailers = HeaderMap::from_iter([(HeaderName::from_static("x-last"), HeaderValue::from_static("yes"))]);
+            let data = (0..pieces).map(|_| Frame::data(Bytes::from(vec![b'x'; 100])));
+            let frames = data.chain([Frame::trailers(trailers)]).map(Ok::<_, std::io::Error>);
+            let body = Body::new(StreamBody::new(futures_util::stream::iter(frames)));
+            ([("etag", "\"v1\"")], body).into_response()
+        }
+        Does::Mistake => {
+            S::run(&mut tx, "INSERT INTO card_4242 VALUES (1)").await?;
+            unreachable!("there is no such table")
+        }
     })
 }
 
@@ -185,6 +206,9 @@ on_all! {
     an_answer_that_refuses_or_fails_takes_its_rows_with_it => without_rows;
     a_panic_and_a_broken_answer_leave_nothing => leaves_nothing;
     a_large_answer_reaches_its_first_caller_whole => large;
+    a_database_error_is_told_to_nobody_and_is_one_attempt => mistake;
+    a_duplicate_waits_as_it_prefers_or_as_its_route_says => waits;
+    the_log_says_what_each_delivery_was_answered => logged;
     a_client_that_hangs_up_stops_nothing => hangs_up;
     a_hot_key_is_in_progress_at_once_and_holds_nobody_up => hot_key;
     o_01_twenty_at_once_on_two_instances_have_one_effect => o_01;
@@ -219,6 +243,12 @@ async fn replays<S: Tested>() {
     assert_eq!(&app.send(read).await.body[..], b"read");
     let unprotected = app.send(Request::post("/optional").body(Body::empty()).unwrap()).await;
     assert_eq!(&unprotected.body[..], b"unprotected");
+    // One that has a key means it: what cannot be one is not left unprotected.
+    for invalid in ["\"open", "", "\u{e9}"] {
+        let request = Request::post("/optional").header("idempotency-key", invalid).body(Body::empty()).unwrap();
+        let answer = app.send(request).await;
+        assert_eq!((answer.status, answer.code().as_str()), (StatusCode::BAD_REQUEST, "key-invalid"), "{invalid}");
+    }
     assert_eq!(app.runs(), 1);
 }
 
@@ -230,6 +260,7 @@ async fn without_rows<S: Tested>() {
     let again = app.order(&refused).await;
     assert_eq!((first.status, first.is_replay()), (StatusCode::UNPROCESSABLE_ENTITY, false));
     assert_eq!((again.status, again.is_replay(), &again.body), (first.status, true, &first.body));
+    assert_eq!(first.headers["onced-key-expires"], again.headers["onced-key-expires"]);
     assert_eq!((app.runs(), app.rows(&refused).await), (1, 0));
 
     let failed = fresh_key();
@@ -243,6 +274,16 @@ async fn without_rows<S: Tested>() {
     assert!(app.order(&failed).await.is_replay());
     assert_eq!(app.rows(&failed).await, 1);
     assert_eq!(app.bench.columns(&failed, "status, attempt").await, ["completed", "3"]);
+
+    let hopeless = fresh_key();
+    app.next(&[Does::Answer(StatusCode::BAD_GATEWAY); 5]);
+    for _ in 0..4 {
+        app.order(&hopeless).await;
+    }
+    let (last, runs) = (app.order(&hopeless).await, app.runs());
+    let again = app.order(&hopeless).await;
+    assert_eq!((again.status, again.is_replay(), &again.body), (StatusCode::BAD_GATEWAY, true, &last.body));
+    assert_eq!((last.is_replay(), app.runs(), app.rows(&hopeless).await), (false, runs, 0));
 }
 
 async fn leaves_nothing<S: Tested>() {
@@ -263,14 +304,92 @@ async fn leaves_nothing<S: Tested>() {
 }
 
 async fn large<S: Tested>() {
+    let app = App::<S>::new().await;
+    // As large as may be kept, a piece larger, and much larger.
+    for (pieces, is_kept) in [(10, true), (11, false), (50, false)] {
+        let key = fresh_key();
+        app.next(&[Does::Pieces(pieces)]);
+        let first = app.order(&key).await;
+        assert_eq!((first.body.len(), first.headers.contains_key("etag")), (pieces * 100, true));
+        assert_eq!(first.trailers.as_ref().map(|trailers| &trailers["x-last"]), Some(&HeaderValue::from_static("yes")));
+        let again = app.order(&key).await;
+        assert_eq!((again.status, again.is_replay()), (StatusCode::OK, true));
+        assert_eq!(
+            (again.body.len(), again.headers.contains_key("etag")),
+            if is_kept { (1000, true) } else { (0, false) }
+        );
+        let said = again.headers.get("onced-body").map(HeaderValue::as_bytes);
+        assert_eq!(said, if is_kept { None } else { Some(&b"omitted"[..]) });
+        assert_eq!(app.rows(&key).await, 1);
+    }
+}
+
+/// The database's words stay with the application, and an error that does not pass is one failed attempt.
+async fn mistake<S: Tested>() {
     let (app, key) = (App::<S>::new().await, fresh_key());
-    app.next(&[Does::Large]);
-    let first = app.order(&key).await;
-    assert_eq!((first.body.len(), first.headers.contains_key("etag")), (5000, true));
-    let again = app.order(&key).await;
-    assert_eq!((again.status, again.body.len(), again.is_replay()), (StatusCode::OK, 0, true));
-    assert_eq!((again.headers["onced-body"].as_bytes(), again.headers.contains_key("etag")), (&b"omitted"[..], false));
-    assert_eq!(app.rows(&key).await, 1);
+    app.next(&[Does::Mistake]);
+    let answer = app.order(&key).await;
+    assert_eq!((answer.status, answer.body.len(), app.runs()), (StatusCode::INTERNAL_SERVER_ERROR, 0, 1));
+    assert!(!format!("{:?}", answer.headers).contains("4242"), "{:?}", answer.headers);
+    let columns = app.bench.columns(&key, "status, attempt, error").await;
+    assert_eq!(columns, ["failed", "1", "the handler answered 500 Internal Server Error"]);
+    assert_eq!(app.rows(&key).await, 0);
+    assert_eq!(app.order(&key).await.status, StatusCode::CREATED);
+
+    let bare = Request::post("/bare").header("idempotency-key", "bare").body(Body::empty()).unwrap();
+    let without = app.send(bare).await;
+    assert_eq!((without.status, app.runs()), (StatusCode::INTERNAL_SERVER_ERROR, 2), "it has no transaction");
+}
+
+/// A duplicate waits for as long as it prefers, else as its route says, and is told the outcome.
+async fn waits<S: Tested>() {
+    let app = App::<S>::new().await;
+    for (path, prefers) in [("/orders", Some("wait=30")), ("/patient", None)] {
+        let (key, runs) = (fresh_key(), app.runs());
+        app.next(&[Does::Hang]);
+        let send = |prefers: Option<&'static str>| {
+            let request = Request::post(path).header("idempotency-key", key.as_str());
+            let request = prefers.into_iter().fold(request, |request, wait| request.header("prefer", wait));
+            let (router, request) = (app.router.clone(), request.body(Body::empty()).unwrap());
+            tokio::spawn(async move { answer(router.oneshot(request).await.unwrap()).await })
+        };
+        let first = send(None);
+        until("the handler runs", async || app.runs() == runs + 1).await;
+        assert_eq!(send(Some("wait=0")).await.unwrap().code(), "in-progress", "{path}");
+        let mut second = send(prefers);
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut second).await;
+        assert!(early.is_err(), "{path}: there is nothing to be told yet");
+        app.script.go_on.add_permits(1);
+        let second = second.await.unwrap();
+        assert_eq!((second.is_replay(), &second.body), (true, &first.await.unwrap().body), "{path}");
+        assert_eq!((app.runs(), app.rows(&key).await), (runs + 1, 1));
+    }
+}
+
+/// The log says what each delivery came to, and what it was answered.
+async fn logged<S: Tested>() {
+    let (app, key) = (App::<S>::new().await, fresh_key());
+    app.next(&[Does::Answer(StatusCode::SERVICE_UNAVAILABLE), Does::Answer(StatusCode::CREATED)]);
+    app.order(&key).await;
+    app.order(&key).await;
+    app.order(&key).await;
+    app.send(order(&key, "another")).await;
+    let refused = fresh_key();
+    app.next(&[Does::Answer(StatusCode::NOT_FOUND)]);
+    app.order(&refused).await;
+    for (key, expected) in [
+        (&key, &["execute 1 503", "execute 2 201", "mismatch 2 422", "replay 2 201"][..]),
+        (&refused, &["execute 1 404"]),
+    ] {
+        let lines =
+            format!("SELECT decision, attempt, answered_status FROM {{deliveries}} WHERE key = '{}'", key.as_str());
+        until("the log is written", async || {
+            let mut lines: Vec<_> = app.bench.rows(&lines).await.iter().map(|line| line.join(" ")).collect();
+            lines.sort();
+            lines == expected
+        })
+        .await;
+    }
 }
 
 async fn hangs_up<S: Tested>() {

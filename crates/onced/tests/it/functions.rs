@@ -8,7 +8,9 @@ use bytes::Bytes;
 use onced::guard::{Guard, Request};
 use onced::store::deliveries::{Deliveries, DeliveryLine, DeliveryRead, Repeats};
 use onced::store::health::{Backends, Growth, Health, Overdue, SchemaVersion, Settings, Unfinished};
-use onced::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen, Transactional};
+use onced::store::keys::{
+    Basis, Claim, Claimed, InTransaction, Keys, Moved, OwnerMove, ParentMove, Seen, Transactional,
+};
 use onced::store::postgres::PgStore;
 use onced::store::sweep::{Batch, Due, Sweep};
 use onced::store::upkeep::{Audited, Because, Filter, Listed, Resolution, Upkeep};
@@ -381,6 +383,18 @@ impl Keys for OnConnection<'_> {
         step: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
         owner_move(self.tx, scope, key, token, from, step).await
+    }
+}
+
+impl InTransaction for OnConnection<'_> {
+    async fn parent_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        parent_move: ParentMove,
+    ) -> Result<Option<Moved>, StoreError> {
+        self.store.within(self.tx).parent_move(scope, key, token, parent_move).await
     }
 }
 

@@ -3,18 +3,18 @@
 
 use std::time::Duration;
 
-use onced::guard::{Begun, EndError, Guard, Permit};
-use onced::store::StoreErrorKind;
+use onced::guard::{Begun, EndError, Guard, GuardError, Permit};
 use onced::store::deliveries::LogDeliveries;
 use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
+use onced::store::{StoreErrorKind, StoreOptions};
 use onced_core::key::Key;
 use onced_core::record::{Record, StoredResponse};
 use testkit::Backend;
 
-use crate::bench::{Bench, Tested, delivery, executes, fresh_key, line, options, request_of};
+use crate::bench::{Bench, LIMIT, Tested, delivery, executes, fresh_key, line, options, request_of};
 use crate::plant;
-use crate::proxy::{Cut, Proxy};
+use crate::proxy::{Cut, Proxy, commit_of};
 
 macro_rules! on_both {
     ($($name:ident => $of:ident;)*) => {
@@ -27,6 +27,9 @@ macro_rules! on_both {
 }
 
 on_both! {
+    a_reading_whose_reply_was_lost_is_repeated => reading;
+    anothers_completion_is_not_taken_for_the_one_that_was_lost => anothers;
+    an_earlier_failure_is_not_taken_for_the_one_whose_recording_was_lost => earlier_failure;
     an_owner_whose_claims_reply_was_lost_knows_its_claim_again => claim;
     a_claim_whose_reply_was_lost_is_not_left_for_an_error_that_passes => claim_after_errors;
     an_owner_whose_takings_reply_was_lost_knows_which_attempt_it_is => taking;
@@ -191,6 +194,29 @@ async fn completion<S: Tested>() {
     assert_eq!(wire.bench.count(&format!("SELECT {last} FROM updates")).await, 1, "nothing is written twice");
 }
 
+/// The reading is lost too, and is repeated: it changes nothing.
+async fn reading<S: Tested>() {
+    let (wire, key) = (Wire::<S>::new().await, fresh_key());
+    let permit = wire.owner(&key).await;
+    wire.proxy.cut_at(key.as_str(), &[Cut::BeforeTheReply; 3]);
+    permit.complete(StoredResponse::bare(201)).await.unwrap();
+    assert_eq!(wire.proxy.cuts_made(), 3);
+}
+
+/// The completion never arrived, and the record shows another's, which has taken over meanwhile: that is not its own.
+async fn anothers<S: Tested>() {
+    let (wire, key) = (Wire::<S>::new().await, fresh_key());
+    let slow = wire.owner(&key).await;
+    wire.bench.let_the_lease_be_over(&key).await;
+    let quick = executes(wire.bench.guard.begin(&delivery(&key)).await.unwrap());
+    quick.complete(StoredResponse::bare(202)).await.unwrap();
+    wire.proxy.cut_at(key.as_str(), &[Cut::BeforeItIsSent]);
+    let ended = slow.complete(StoredResponse::bare(201)).await;
+    assert!(matches!(ended, Err(EndError::Store { .. })), "{ended:?}");
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    assert_eq!(wire.bench.columns(&key, "status, attempt, response_code").await, ["completed", "2", "202"]);
+}
+
 async fn other_endings<S: Tested>() {
     let wire = Wire::<S>::new().await;
     let failing = fresh_key();
@@ -233,6 +259,21 @@ async fn never_sent<S: Tested>() {
     }
 }
 
+/// Nothing could be sent at all: what is known is worth waiting for the store, for as long as the lease lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ending_waits_for_a_store_that_cannot_be_reached() {
+    let options = StoreOptions { max_connections: 1, acquire_timeout: Duration::from_millis(100), ..options() };
+    let (bench, key) = (Bench::<PgStore>::with(&options).await, fresh_key());
+    let permit = executes(bench.guard.begin(&delivery(&key)).await.unwrap());
+    let only = bench.store.pool().acquire().await.unwrap();
+    let mut ending = tokio::spawn(permit.complete(StoredResponse::bare(201)));
+    let early = tokio::time::timeout(Duration::from_millis(400), &mut ending).await;
+    assert!(early.is_err(), "{early:?}");
+    drop(only);
+    ending.await.unwrap().unwrap();
+    assert_eq!(bench.columns(&key, "status").await, ["completed"]);
+}
+
 /// One transaction for rows and outcome: after a lost reply of its commit the record says whether both are there.
 async fn commit<S: Tested>() {
     let wire = Wire::<S>::new().await;
@@ -247,13 +288,36 @@ async fn commit<S: Tested>() {
         match ended {
             Ok(completed) => assert!(committed && completed.expires_at.is_some()),
             Err(EndError::Store { source, .. }) => assert!(!committed && source.kind() == StoreErrorKind::Lost),
-            Err(error @ EndError::ClaimLost { .. }) => panic!("{error}"),
+            Err(error) => panic!("{error}"),
         }
         let expected: &[&str] = if committed { &["completed"] } else { &[] };
         assert_eq!(wire.bench.columns(&key, "status").await, expected);
         assert_eq!(wire.bench.orders(&key).await, i64::from(committed));
         assert_eq!(wire.lines(&key).await, i64::from(committed));
     }
+}
+
+/// The recording of a failure never arrived, and the record shows the failure of an earlier attempt: that is not its own.
+async fn earlier_failure<S: Tested>() {
+    let (wire, key) = (Wire::<S>::new().await, fresh_key());
+    let commit = commit_of(S::BACKEND);
+    // A connection that was cut keeps its locks until the server has noticed.
+    let begin = async || executes(wire.guard.begin_atomic(&delivery(&key), LIMIT).await.unwrap());
+    begin().await.fail("first", None).await.unwrap();
+    let second = begin().await;
+    wire.proxy.cut_at(commit, &[Cut::BeforeItIsSent]);
+    match second.fail("second", None).await {
+        Err(GuardError::Store { source, .. }) => assert_eq!(source.kind(), StoreErrorKind::Lost),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    assert_eq!(wire.bench.columns(&key, "status, attempt, error").await, ["failed", "1", "first"]);
+    // What did arrive is known again.
+    let third = begin().await;
+    wire.proxy.cut_at(commit, &[Cut::BeforeTheReply]);
+    assert!(matches!(third.fail("third", None).await.unwrap(), Begun::Execute(_)));
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    assert_eq!(wire.bench.columns(&key, "status, attempt, error").await, ["failed", "2", "third"]);
 }
 
 /// The completion came through, and before its owner can read that, another delivery replays it: an owner that wrote

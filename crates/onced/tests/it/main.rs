@@ -8,6 +8,7 @@
 
 mod atomic;
 mod axum_layer;
+mod axum_layer_routes;
 mod begin_tx;
 mod bench;
 mod cancelled;
@@ -39,6 +40,7 @@ mod races;
 mod rival;
 mod rival_process;
 mod slow_owner;
+mod steps;
 mod sweep;
 mod takings;
 mod through_pooler;

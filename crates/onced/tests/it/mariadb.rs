@@ -1,12 +1,12 @@
 //! What MariaDB alone has: transactions that end without being told to, settings of its sessions and of the whole server,
 //! tables that have no transactions, packets that are too large.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use onced::guard::{Atomic, Begun, EndError, Guard, GuardError};
+use onced::guard::{Atomic, Begun, EndError, Guard, GuardError, Request};
 use onced::store::deliveries::LogDeliveries;
 use onced::store::health::{Health as _, Settings};
-use onced::store::keys::Transactional as _;
+use onced::store::keys::{Keys as _, OwnerMove, Transactional as _};
 use onced::store::mysql::MySqlStore;
 use onced::store::{AnyStore, Durability, StoreErrorKind, StoreOptions, passes};
 use onced_core::key::Key;
@@ -15,9 +15,15 @@ use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _};
 use testkit::{Backend, Database, MariaDbServer};
 
-use crate::bench::{Bench, LIMIT, Tested as _, delivery, executes, fresh_key, options, patient, until};
+use crate::bench::{
+    Bench, LIMIT, Tested as _, delivery, executes, fresh_key, line, options, patient, request_of, scope, until,
+};
+use crate::plant;
 
 type Maria = Bench<MySqlStore>;
+
+/// Below what a statement waits for a lock (5 s), and more than one takes on a machine that is busy.
+const AT_ONCE: Duration = Duration::from_secs(3);
 
 async fn begun(bench: &Maria, key: &Key) -> Atomic<MySqlStore> {
     executes(bench.guard.begin_atomic(&delivery(key), Duration::ZERO).await.unwrap())
@@ -79,6 +85,53 @@ async fn what_is_written_after_a_deadlock_is_not_committed_without_its_claim() {
     MySqlStore::run(again.tx(), &insert(&key)).await.unwrap();
     again.commit(StoredResponse::bare(201)).await.unwrap();
     assert_eq!(bench.orders(&key).await, 1);
+}
+
+/// Whoever meets a rival's lock is told so at once, and not when a wait for it is over: the claimant of a key that is being
+/// inserted or taken, and the owner whose record is being ended in a transaction that is slow to commit.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_for_a_rivals_lock() {
+    let bench = Maria::with(&patient()).await;
+    let told = async |what: &str, request: &Request| {
+        let since = Instant::now();
+        let begun = bench.guard.begin(request).await.unwrap();
+        assert!(matches!(begun, Begun::InProgress { .. }), "{what}: {begun:?}");
+        assert!(since.elapsed() < AT_ONCE, "{what}: after {:?}", since.elapsed());
+    };
+    let key = fresh_key();
+    let rival = begun(&bench, &key).await;
+    let stranger = bench.beside("", &patient()).await;
+    let since = Instant::now();
+    let answer = stranger.guard.begin(&delivery(&key)).await.unwrap();
+    assert!(
+        matches!(answer, Begun::InProgress { .. }) && since.elapsed() < AT_ONCE,
+        "{answer:?}, {:?}",
+        since.elapsed()
+    );
+    told("inserted", &delivery(&key)).await;
+    drop(rival);
+
+    for name in ["failed", "in-progress-over", "in-progress-over-none-left", "completed-expired", "queued"] {
+        let (key, line) = (fresh_key(), line(name));
+        plant::line(&bench, &line, &key).await;
+        let mut rival = bench.store.transaction().await.unwrap();
+        let lock = format!("SELECT status FROM onced_idempotency_keys WHERE key = '{}' FOR UPDATE", key.as_str());
+        MySqlStore::run(&mut rival, &lock).await.unwrap();
+        told(name, &request_of(&line, &key)).await;
+        rival.rollback().await.unwrap();
+    }
+
+    let key = fresh_key();
+    let permit = executes(bench.guard.begin(&delivery(&key)).await.unwrap());
+    let mut slow = bench.store.transaction().await.unwrap();
+    permit.complete_tx(&mut slow, StoredResponse::bare(201)).await.unwrap();
+    let mut heart = bench.store.clone();
+    let renew = OwnerMove::Renew { lease: Duration::from_secs(30) };
+    let since = Instant::now();
+    let renewed = heart.owner_move(&scope(), &key, permit.lease_token(), None, &renew).await;
+    assert!(matches!(&renewed, Err(error) if error.is_transient()), "{renewed:?}");
+    assert!(since.elapsed() < AT_ONCE, "renewed after {:?}", since.elapsed());
+    slow.rollback().await.unwrap();
 }
 
 /// The bound on waiting for a lock that a statement of the application's own meets: an error that passes, and the
@@ -307,6 +360,9 @@ async fn settings_of_the_server_are_refused_or_told() {
             other => panic!("{other:?}"),
         }
     }
+    // Nor of a key that this process knows: the reading alone would find it.
+    let begun = guard.begin(&delivery(&key)).await;
+    assert!(matches!(begun, Err(GuardError::Store { .. })), "{begun:?}");
     admin.execute("SET GLOBAL read_only = 0").await.unwrap();
     assert!(matches!(guard.begin(&delivery(&key)).await.unwrap(), Begun::Replay { .. }));
 

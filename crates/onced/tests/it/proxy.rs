@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use testkit::Backend;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -99,6 +100,14 @@ async fn requests(
         if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
+    }
+}
+
+/// A commit as it goes over the wire; the opening of a transaction has the word in it, too.
+pub(crate) fn commit_of(backend: Backend) -> &'static str {
+    match backend {
+        Backend::MariaDb => "\x03COMMIT",
+        Backend::Postgres | Backend::Sqlite => "COMMIT\0",
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::bench::{LIMIT, Tested, line, patient, request_of};
 use crate::functions::{self, SqlFunctions};
-use crate::races;
+use crate::{races, steps};
 
 /// Set in the other process alone: the URL of the database.
 const VARIABLE: &str = "ONCED_TEST_RIVAL";
@@ -89,6 +89,7 @@ async fn serve<S: Tested>(url: &str) {
     let guard = Guard::new(store.clone(), LogDeliveries::Off);
     let mut commands = commands();
     let mut held: Option<S::Tx> = None;
+    let mut working = None;
     while let Some(command) = commands.recv().await {
         let words: Vec<&str> = command.split(' ').collect();
         let answer = match words.as_slice() {
@@ -111,6 +112,11 @@ async fn serve<S: Tested>(url: &str) {
                 let begun = races::at_once(&guard, &request, count.parse().unwrap()).await;
                 format!("won {}", begun.iter().filter(|begun| begun.executes()).count())
             }
+            // Works on until it is killed.
+            ["work", key, step, point] => {
+                working = steps::work(&guard, &Key::new(key).unwrap(), Some((step, point))).await;
+                format!("{point} {step}")
+            }
             ["migrate"] => match store.bring_up_to_date().await {
                 Ok(()) => "migrated".to_owned(),
                 Err(error) => format!("refused: {error}"),
@@ -119,6 +125,7 @@ async fn serve<S: Tested>(url: &str) {
         };
         say(&answer);
     }
+    drop(working);
 }
 
 fn say(answer: &str) {

@@ -230,7 +230,7 @@ fn of_guard(error: GuardError) -> StoreError {
 fn of_ending(error: EndError) -> StoreError {
     match error {
         EndError::Store { source, .. } => source,
-        EndError::ClaimLost { .. } => panic!("{error}"),
+        EndError::ClaimLost { .. } | EndError::Misused { .. } => panic!("{error}"),
     }
 }
 

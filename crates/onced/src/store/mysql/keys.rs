@@ -13,7 +13,7 @@ use sqlx::query::Query;
 
 use super::bounded::{bounded, unit};
 use super::{MySqlStore, error, row};
-use crate::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
+use crate::store::keys::{Basis, Claim, Claimed, InTransaction, Keys, Moved, OwnerMove, ParentMove, Seen};
 use crate::store::{StoreError, StoreErrorKind};
 
 type MySqlQuery<'q> = Query<'q, sqlx::MySql, MySqlArguments>;
@@ -31,6 +31,8 @@ const FAIL: &str = include_str!("sql/fail.sql");
 const EXTERNAL: &str = include_str!("sql/external.sql");
 const RENEW: &str = include_str!("sql/renew.sql");
 const RELEASE: &str = include_str!("sql/release.sql");
+const STEP_BEGUN: &str = include_str!("sql/step_begun.sql");
+const STEP_ENDED: &str = include_str!("sql/step_ended.sql");
 const EXPIRY: &str = include_str!("sql/expiry.sql");
 const IDLE_BOUNDS: &str = include_str!("sql/idle_bounds.sql");
 const BOUND_IDLING: &str = include_str!("sql/bound_idling.sql");
@@ -91,6 +93,35 @@ impl Keys for MySqlKeys<'_> {
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
         make_move(self.conn, scope, key, token, from, owner_move).await
+    }
+}
+
+impl InTransaction for MySqlKeys<'_> {
+    async fn parent_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        parent_move: ParentMove,
+    ) -> Result<Option<Moved>, StoreError> {
+        let (of_scope, of_key) = (scope.as_str(), key.as_str());
+        let (query, doing) = match parent_move {
+            ParentMove::StepBegun { lease } => {
+                let query = sqlx::query(STEP_BEGUN).bind(micros(lease));
+                let query = query.bind(of_scope).bind(of_key).bind(token.as_str());
+                (query.bind(of_key).bind(of_scope).bind(of_scope), "begin a step")
+            }
+            ParentMove::StepEnded => {
+                let query = sqlx::query(STEP_ENDED).bind(of_key).bind(of_scope).bind(of_scope);
+                (query.bind(of_scope).bind(of_key).bind(token.as_str()), "end a step")
+            }
+        };
+        let done = query.execute(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
+        if done.rows_affected() != 1 {
+            return Ok(None);
+        }
+        let row = expiry(self.conn, scope, key, token, doing).await?;
+        row.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
     }
 }
 

@@ -11,7 +11,7 @@ use super::bounded::bounded;
 use super::lent::Session;
 use super::sql::Statements;
 use super::{PgStore, error, row};
-use crate::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
+use crate::store::keys::{Basis, Claim, Claimed, InTransaction, Keys, Moved, OwnerMove, ParentMove, Seen};
 use crate::store::{StoreError, StoreErrorKind};
 
 type PgQuery<'q> = Query<'q, sqlx::Postgres, PgArguments>;
@@ -123,6 +123,27 @@ impl Keys for PgKeys<'_> {
             OwnerMove::External { lease } | OwnerMove::Renew { lease } => query.bind(micros(*lease)),
             OwnerMove::Release => query,
         };
+        let moved = query.fetch_optional(&mut self.session).await.map_err(|source| error::of(source, doing))?;
+        moved.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
+    }
+}
+
+impl InTransaction for PgKeys<'_> {
+    async fn parent_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        parent_move: ParentMove,
+    ) -> Result<Option<Moved>, StoreError> {
+        let (sql, doing, lease) = match parent_move {
+            ParentMove::StepBegun { lease } => (&self.sql.step_begun, "begin a step", Some(micros(lease))),
+            ParentMove::StepEnded => (&self.sql.step_ended, "end a step", None),
+        };
+        let mut query = sqlx::query(sql.clone()).bind(scope.as_str()).bind(key.as_str()).bind(token.as_str());
+        if let Some(lease) = lease {
+            query = query.bind(lease);
+        }
         let moved = query.fetch_optional(&mut self.session).await.map_err(|source| error::of(source, doing))?;
         moved.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
     }

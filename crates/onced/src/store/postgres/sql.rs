@@ -32,6 +32,8 @@ statements!(
     external,
     renew,
     release,
+    step_begun,
+    step_ended,
     log_deliveries,
     answer_deliveries,
     deliveries_of,

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{SqliteStore, error, row};
 use crate::store::StoreError;
-use crate::store::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
+use crate::store::keys::{Basis, Claim, Claimed, InTransaction, Keys, Moved, OwnerMove, ParentMove, Seen};
 
 type SqliteQuery<'q> = Query<'q, sqlx::Sqlite, SqliteArguments>;
 
@@ -43,6 +43,8 @@ const FAIL: &str = include_str!("sql/fail.sql");
 const EXTERNAL: &str = include_str!("sql/external.sql");
 const RENEW: &str = include_str!("sql/renew.sql");
 const RELEASE: &str = include_str!("sql/release.sql");
+const STEP_BEGUN: &str = include_str!("sql/step_begun.sql");
+const STEP_ENDED: &str = include_str!("sql/step_ended.sql");
 const LOG_DELIVERY: &str = include_str!("sql/log_delivery.sql");
 
 /// The records as one connection sees them.
@@ -151,6 +153,27 @@ impl Keys for SqliteKeys<'_> {
         // All rows, of which there is one at most: whoever stops at the first stops the statements behind it.
         let moved = query.fetch_all(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
         moved.first().map(|row| Ok(Moved { expires_at: row::time(row, "expires_at")? })).transpose()
+    }
+}
+
+impl InTransaction for SqliteKeys<'_> {
+    async fn parent_move(
+        &mut self,
+        scope: &Scope,
+        key: &Key,
+        token: &LeaseToken,
+        parent_move: ParentMove,
+    ) -> Result<Option<Moved>, StoreError> {
+        let (sql, doing, lease) = match parent_move {
+            ParentMove::StepBegun { lease } => (STEP_BEGUN, "begin a step", Some(micros(lease))),
+            ParentMove::StepEnded => (STEP_ENDED, "end a step", None),
+        };
+        let mut query = sqlx::query(sql).bind(scope.as_str()).bind(key.as_str()).bind(token.as_str());
+        if let Some(lease) = lease {
+            query = query.bind(lease);
+        }
+        let moved = query.fetch_optional(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
+        moved.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
     }
 }
 

@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS onced_idempotency_keys (
     PRIMARY KEY (scope, `key`),
     INDEX onced_keys_by_expiry (expires_at),
     INDEX onced_keys_by_status (status, lease_until),
+    INDEX onced_keys_by_key (`key`) COMMENT 'the steps of a record: of the scopes of all, those of one key',
     CONSTRAINT onced_scope CHECK (LENGTH(scope) BETWEEN 1 AND 127 AND scope NOT REGEXP '[^-A-Za-z0-9._:/@#]'),
     CONSTRAINT onced_key CHECK (LENGTH(`key`) BETWEEN 1 AND 255 AND `key` NOT REGEXP '[^ -~]'
                                 AND `key` NOT LIKE ' %' AND `key` NOT LIKE '% '),

@@ -59,6 +59,8 @@ COMMENT ON TABLE onced.idempotency_keys IS 'onced: one row per (scope, key); the
 CREATE INDEX idempotency_keys_finished ON onced.idempotency_keys (expires_at) WHERE status IN ('completed', 'failed');
 CREATE INDEX idempotency_keys_unfinished ON onced.idempotency_keys (lease_until)
     WHERE status NOT IN ('completed', 'failed');
+CREATE INDEX idempotency_keys_unfinished_steps ON onced.idempotency_keys (key)
+    WHERE position('#' IN scope) > 0 AND status NOT IN ('completed', 'failed');
 
 CREATE TABLE onced.deliveries (
     id              uuid PRIMARY KEY,

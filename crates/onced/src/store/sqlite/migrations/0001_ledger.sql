@@ -32,6 +32,8 @@ CREATE TABLE onced_idempotency_keys (
 ) STRICT;
 CREATE INDEX onced_keys_finished ON onced_idempotency_keys (expires_at) WHERE status IN ('completed', 'failed');
 CREATE INDEX onced_keys_unfinished ON onced_idempotency_keys (lease_until) WHERE status NOT IN ('completed', 'failed');
+CREATE INDEX onced_keys_unfinished_steps ON onced_idempotency_keys (key)
+    WHERE instr(scope, '#') > 0 AND status NOT IN ('completed', 'failed');
 
 CREATE TABLE onced_deliveries (
     id              TEXT NOT NULL PRIMARY KEY,
