@@ -14,6 +14,8 @@ use onced_core::record::StoredResponse;
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _};
 use testkit::{Backend, Database, MariaDbServer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::bench::{
     Bench, LIMIT, Tested as _, delivery, executes, fresh_key, line, options, patient, request_of, scope, until,
@@ -406,4 +408,65 @@ async fn a_database_that_is_not_there_is_said_to_be_missing() {
     let error = MySqlStore::open(&format!("{server}/no_such_database"), &options()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.words().contains("Unknown database"), "{error}");
+}
+
+/// A server that greets as MySQL does: it is told apart before anything is sent that only MariaDB understands. No MySQL is to be
+/// had on the test machine, so that the greeting and the one answer are played.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mysql_is_refused_in_words() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("mysql://root@{}/shop", listener.local_addr().unwrap());
+    let asked = tokio::spawn(async move { play_mysql(listener.accept().await.unwrap().0).await });
+    let error = MySqlStore::open(&url, &options()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    assert!(error.words().contains("MySQL 8.0.36") && error.words().contains("MariaDB, 10.6 or newer"), "{error}");
+    let asked = asked.await.unwrap();
+    assert!(asked.iter().all(|sql| !sql.contains("max_statement_time")), "{asked:?}");
+}
+
+/// Gives what was asked, once the client has said that it goes.
+async fn play_mysql(mut client: TcpStream) -> Vec<String> {
+    const QUIT: u8 = 1;
+    let ok = [0, 0, 0, 2, 0, 0, 0];
+    let eof = [0xfe, 0, 0, 2, 0];
+    let mut greeting = b"\x0a8.0.36\0".to_vec();
+    greeting.extend(
+        b"\x01\0\0\0salted..\0\x00\xa2\x2d\x02\0\x0b\0\x15\0\0\0\0\0\0\0\0\0\0and salted..\0mysql_native_password\0",
+    );
+    let mut column = b"\x03def\0\0\0\x09VERSION()\0\x0c\x2d\0".to_vec();
+    column.extend([100, 0, 0, 0, 0xfd, 0, 0, 31, 0, 0]);
+    send(&mut client, 0, &[&greeting]).await;
+    receive(&mut client).await;
+    send(&mut client, 2, &[&ok]).await;
+    let mut asked = Vec::new();
+    loop {
+        let command = receive(&mut client).await;
+        match command.first() {
+            Some(&QUIT) | None => return asked,
+            Some(_) => asked.push(String::from_utf8_lossy(&command[1..]).into_owned()),
+        }
+        if command.ends_with(b"SELECT VERSION()") {
+            send(&mut client, 1, &[b"\x01", &column, &eof, b"\x068.0.36", &eof]).await;
+        } else {
+            send(&mut client, 1, &[&ok]).await;
+        }
+    }
+}
+
+async fn send(client: &mut TcpStream, first: u8, packets: &[&[u8]]) {
+    for (number, packet) in (first..).zip(packets) {
+        let length = u32::try_from(packet.len()).unwrap().to_le_bytes();
+        client.write_all(&[&length[..3], &[number], packet].concat()).await.unwrap();
+    }
+}
+
+/// Nothing once the client has gone.
+async fn receive(client: &mut TcpStream) -> Vec<u8> {
+    let mut head = [0; 4];
+    if client.read_exact(&mut head).await.is_err() {
+        return Vec::new();
+    }
+    let mut packet = vec![0; u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize];
+    client.read_exact(&mut packet).await.unwrap();
+    packet
 }

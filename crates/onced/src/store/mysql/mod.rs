@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use sqlx::pool::PoolConnection;
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, MySqlConnection};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, MySqlConnection, Row as _};
 use uuid::Uuid;
 
 use self::bounded::READY_LIMIT;
@@ -257,7 +257,7 @@ impl MariaDbSettings {
 
 async fn version_of(connect: &MySqlConnectOptions) -> Result<String, sqlx::Error> {
     let mut conn = connect.connect().await?;
-    let version = sqlx::query_scalar("SELECT VERSION()").fetch_one(&mut conn).await?;
+    let version = sqlx::raw_sql("SELECT VERSION()").fetch_one(&mut conn).await?.try_get(0)?;
     // It has served its purpose, however it ends.
     let _ = conn.close().await;
     Ok(version)
