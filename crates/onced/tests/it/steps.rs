@@ -1,14 +1,17 @@
 //! Work with several outside effects: each is a step of its own, and whoever takes the work over goes on after the last
 //! recorded one.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use onced::guard::{Begun, EndError, Guard, Permit, Request, Step};
+use onced::store::keys::{InTransaction as _, ParentMove};
 use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::decision::OnUnknown;
 use onced_core::key::{Key, downstream_key};
-use onced_core::record::StoredResponse;
+use onced_core::record::{LeaseToken, StoredResponse};
 use testkit::Backend;
 
 use crate::bench::{Bench, SCOPE, Tested, delivery, executes, fresh_key, options, patient, scope};
@@ -345,6 +348,39 @@ async fn out_of_turn<S: Tested>() {
     misused(second.step("charge").await.map(drop));
     assert_eq!(bench.record(&key).await, before);
     second.complete(StoredResponse::bare(200)).await.unwrap();
+}
+
+/// The record of the whole is moved by its owner alone; and people who count what is unfinished see the whole, not its parts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_token_moves_no_whole_and_a_step_is_not_counted_beside_it() {
+    stale::<SqliteStore>().await;
+    stale::<PgStore>().await;
+    stale::<MySqlStore>().await;
+}
+
+async fn stale<S: Tested>() {
+    let (bench, key) = (Bench::<S>::with(&patient()).await, fresh_key());
+    let mut permit = executes(bench.guard.begin(&delivery(&key)).await.unwrap());
+    let begins = ParentMove::StepBegun { lease: Duration::from_secs(30) };
+    let foreign = LeaseToken::from_row("of another".to_owned());
+    let moves = async |token: &LeaseToken, parent_move| {
+        let mut tx = bench.store.transaction().await.unwrap();
+        let moved = bench.store.within(&mut tx).parent_move(&scope(), &key, token, parent_move).await.unwrap();
+        tx.commit().await.unwrap();
+        moved.is_some()
+    };
+    assert!(!moves(&foreign, begins).await);
+    assert_eq!(bench.columns(&key, "status").await, ["in_progress"]);
+    let Step::Execute(step) = permit.step("charge").await.unwrap() else { panic!("nobody executed it") };
+    let unfinished = bench.store.clone().unfinished().await.unwrap();
+    let counted: Vec<_> = unfinished.iter().map(|of| (of.status.as_str(), of.count)).collect();
+    assert_eq!(counted, [("pending_external", 1)], "{unfinished:?}");
+    assert!(!moves(&foreign, begins).await && !moves(&foreign, ParentMove::StepEnded).await);
+    assert_eq!(bench.columns(&key, "status").await, ["pending_external"]);
+    step.complete(answer("charge")).await.unwrap();
+    let own = permit.lease_token().clone();
+    assert!(moves(&own, begins).await && bench.columns(&key, "status").await == ["pending_external"]);
+    assert!(moves(&own, ParentMove::StepEnded).await && bench.columns(&key, "status").await == ["in_progress"]);
 }
 
 /// Not on SQLite: there is no wire between us and it.
