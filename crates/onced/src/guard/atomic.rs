@@ -66,6 +66,9 @@ impl WithoutRows {
     }
 }
 
+/// How long the locks of a transaction may stay that was refused at its commit: PostgreSQL says so before it lets go.
+const LOCKS_GO: Duration = Duration::from_millis(500);
+
 /// What one look came to.
 enum Asked<Tx> {
     Mine { tx: Tx, claim: Claim, owned: Owned, mark: Option<Mark> },
@@ -144,7 +147,7 @@ impl<S: Store + Transactional> Guard<S> {
     async fn record(&self, request: &Request, ending: &WithoutRows) -> Result<Begun<Completed>, GuardError> {
         let mut tries = Tries::default();
         loop {
-            let Atomic { mut tx, permit, mark: _mark, .. } = match self.begin_atomic(request, Duration::ZERO).await? {
+            let Atomic { mut tx, permit, mark: _mark, .. } = match self.begin_atomic(request, LOCKS_GO).await? {
                 Begun::Execute(atomic) => atomic,
                 other @ (Begun::Replay { .. }
                 | Begun::InProgress { .. }

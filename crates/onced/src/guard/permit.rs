@@ -147,7 +147,7 @@ impl<S: Store> OwnRecord<S> {
         })
     }
 
-    pub(super) fn store_error(&self, source: StoreError) -> EndError {
+    pub(crate) fn store_error(&self, source: StoreError) -> EndError {
         store_error(&self.claim, self.attempt, source)
     }
 
@@ -210,6 +210,12 @@ impl<S: Store> Permit<S> {
     /// proves nothing.
     pub fn earlier_call_is_unknown(&self) -> bool {
         self.owned.was_pending
+    }
+
+    /// Whether an outside call may have taken effect whose outcome the record does not hold: then an answer that is no
+    /// outcome leaves the whole unknown.
+    pub fn has_unknown_call(&self) -> bool {
+        self.owned.was_pending || self.calls.has_unknown()
     }
 
     /// The answer of the outside call, where an earlier attempt or a reconciler recorded it: do not call again.

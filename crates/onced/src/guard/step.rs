@@ -38,6 +38,10 @@ impl Calls {
             .then_some("a step has no outcome yet: complete or fail it first, or drop the permit")
     }
 
+    pub(super) fn has_unknown(self) -> bool {
+        matches!(self, Self::Announced | Self::StepUnfinished)
+    }
+
     /// Why no outside call may be announced beside the steps.
     pub(super) fn prevents_external(self) -> Option<&'static str> {
         matches!(self, Self::Steps | Self::StepUnfinished).then_some("work with steps calls outside in steps only")

@@ -8,8 +8,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::post;
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
@@ -19,11 +20,13 @@ use onced::store::deliveries::LogDeliveries;
 use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
+use onced_core::decision::Policy;
 use onced_core::key::{Key, Scope};
+use onced_core::lease::Lease;
 use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 
-use crate::bench::{Bench, LIMIT, SCOPE, Tested, fresh_key, patient, until};
+use crate::bench::{Bench, LIMIT, SCOPE, Tested, conflict_of, fresh_key, patient, until};
 
 /// What the handler does in one run. Whatever it is, it writes an order first.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,14 @@ enum Does {
     Pieces(usize),
     /// A statement that the database refuses, in words.
     Mistake,
+    /// Never answers.
+    Never,
+    /// Answers, and never ends.
+    Endless,
+    /// Writes what the database refuses at the commit.
+    RefusedLate,
+    /// Passes over a statement that the database has refused, and with it the transaction.
+    PassOver,
 }
 
 /// An application with one handler.
@@ -87,6 +98,7 @@ impl<S: Tested> App<S> {
         };
         let once = Onced::new(guard);
         let (all, own) = (once.atomic(Scope::new(SCOPE).unwrap()), once.atomic(Scope::new("conf.refund").unwrap()));
+        let brief = Policy { lease: Lease::new(Duration::from_secs(1)), max_attempts: Some(2), ..Policy::default() };
         let handler = |script: &Arc<Script>| {
             let script = script.clone();
             post(move |tx: Tx<S>, headers: HeaderMap, body: Bytes| handle::<S>(script.clone(), tx, headers, body))
@@ -97,7 +109,8 @@ impl<S: Tested> App<S> {
         let router = Router::new()
             .route("/orders", handler(&script).layer(orders))
             .route("/own/{id}", handler(&script).layer(own.tenant(tenant)))
-            .route("/patient", handler(&script).layer(all.wait(LIMIT)))
+            .route("/patient", handler(&script).layer(all.clone().wait(LIMIT)))
+            .route("/brief", handler(&script).layer(all.policy(brief)))
             .route("/bare", handler(&script))
             .route("/optional", optional);
         Self { bench, router, script }
@@ -148,7 +161,10 @@ async fn handle<S: Tested>(
     let does = script.does.lock().unwrap().pop_front().unwrap_or(Does::Answer(StatusCode::CREATED));
     Ok(match does {
         Does::Answer(status) => {
-            (status, [("location", format!("/orders/{run}"))], format!("run {run}")).into_response()
+            // What only the record may say, the handler says in vain.
+            let headers = [("idempotent-replayed", "true".to_owned()), ("onced-body", "omitted".to_owned())];
+            let location = ("location", format!("/orders/{run}"));
+            (status, AppendHeaders(headers), [location], format!("run {run}")).into_response()
         }
         Does::Hang => {
             script.go_on.acquire().await.unwrap().forget();
@@ -156,13 +172,7 @@ async fn handle<S: Tested>(
         }
         Does::Panic => panic!("as the test wants it"),
         Does::Conflict => {
-            let conflict = match S::BACKEND {
-                testkit::Backend::MariaDb => "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213",
-                testkit::Backend::Postgres | testkit::Backend::Sqlite => {
-                    "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$"
-                }
-            };
-            S::run(&mut tx, conflict).await?;
+            S::run(&mut tx, conflict_of(S::BACKEND)).await?;
             unreachable!("the statement fails")
         }
         Does::KeepTheTransaction => {
@@ -187,6 +197,19 @@ async fn handle<S: Tested>(
             S::run(&mut tx, "INSERT INTO card_4242 VALUES (1)").await?;
             unreachable!("there is no such table")
         }
+        Does::Never => std::future::pending().await,
+        Does::Endless => {
+            let begun = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"data: 1"))]);
+            Body::from_stream(begun.chain(futures_util::stream::pending())).into_response()
+        }
+        Does::RefusedLate => {
+            S::run(&mut tx, "INSERT INTO late VALUES ('card_4242')").await?;
+            StatusCode::CREATED.into_response()
+        }
+        Does::PassOver => {
+            assert!(S::run(&mut tx, "INSERT INTO card_4242 VALUES (1)").await.is_err());
+            StatusCode::CREATED.into_response()
+        }
     })
 }
 
@@ -205,6 +228,7 @@ on_all! {
     the_first_answer_is_replayed_and_other_requests_are_told_apart => replays;
     an_answer_that_refuses_or_fails_takes_its_rows_with_it => without_rows;
     a_panic_and_a_broken_answer_leave_nothing => leaves_nothing;
+    a_handler_without_an_end_has_the_time_of_its_lease => too_long;
     a_large_answer_reaches_its_first_caller_whole => large;
     a_database_error_is_told_to_nobody_and_is_one_attempt => mistake;
     a_duplicate_waits_as_it_prefers_or_as_its_route_says => waits;
@@ -250,6 +274,54 @@ async fn replays<S: Tested>() {
         assert_eq!((answer.status, answer.code().as_str()), (StatusCode::BAD_REQUEST, "key-invalid"), "{invalid}");
     }
     assert_eq!(app.runs(), 1);
+}
+
+/// Nobody could take over from its transaction, and on SQLite nobody else could write.
+async fn too_long<S: Tested>() {
+    let app = App::<S>::new().await;
+    for does in [Does::Never, Does::Endless] {
+        let key = fresh_key();
+        let send = async || {
+            let request = Request::post("/brief").header("idempotency-key", key.as_str()).body(Body::empty());
+            app.send(request.unwrap()).await
+        };
+        app.next(&[does]);
+        let late = send().await;
+        assert_eq!(
+            (late.status, late.code().as_str()),
+            (StatusCode::INTERNAL_SERVER_ERROR, "handler-failed"),
+            "{does:?}"
+        );
+        assert_eq!(app.bench.columns(&key, "status, attempt").await, ["failed", "1"], "{does:?}");
+        assert_eq!(app.rows(&key).await, 0, "{does:?}");
+        let again = send().await;
+        assert_eq!((again.status, app.rows(&key).await), (StatusCode::CREATED, 1), "{does:?}");
+    }
+}
+
+/// The handler's doing, not the ledger's: it counts, and does not go on for ever. PostgreSQL alone: SQLite refuses at
+/// once, or not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_database_refuses_at_the_commit_is_a_failed_attempt() {
+    let app = App::<PgStore>::new().await;
+    app.bench.execute("CREATE TABLE public.late (card text UNIQUE DEFERRABLE INITIALLY DEFERRED)").await;
+    app.bench.execute("INSERT INTO late VALUES ('card_4242')").await;
+    for does in [Does::RefusedLate, Does::PassOver] {
+        let key = fresh_key();
+        app.next(&[does; 5]);
+        for attempt in 1..=5 {
+            let refused = app.order(&key).await;
+            assert_eq!(
+                (refused.status, refused.code().as_str()),
+                (StatusCode::INTERNAL_SERVER_ERROR, "handler-failed")
+            );
+            let row = app.bench.columns(&key, "status, attempt, lease_until").await;
+            assert_eq!(row, ["failed", &attempt.to_string(), "NULL"], "{does:?}");
+        }
+        let runs = app.runs();
+        assert_eq!(app.order(&key).await.code(), "attempts-exhausted");
+        assert_eq!((app.runs(), app.rows(&key).await), (runs, 0), "{does:?}");
+    }
 }
 
 async fn without_rows<S: Tested>() {
@@ -487,7 +559,7 @@ async fn o_12<S: Tested>() {
     assert_eq!(app.runs(), 2);
 }
 
-/// O-30.2: what passes is run again, whole; what does not pass is 503, and leaves no row. Not on SQLite: its
+/// O-30.2: what passes is run again, whole; what does not pass is 503, a failed attempt without rows. Not on SQLite: its
 /// transaction has the write lock before its handler runs, and meets no conflict.
 #[tokio::test(flavor = "multi_thread")]
 async fn o_30_2_a_serialization_failure_runs_the_handler_again() {
@@ -507,7 +579,8 @@ async fn runs_again<S: Tested>() {
     let answer = app.order(&hopeless).await;
     assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"));
     assert!(answer.headers.contains_key("retry-after"));
-    assert!(app.bench.record(&hopeless).await.is_empty());
+    assert_eq!(app.bench.columns(&hopeless, "status, attempt, lease_until").await, ["failed", "1", "NULL"]);
+    assert_eq!(app.rows(&hopeless).await, 0);
     assert_eq!((app.order(&hopeless).await.status, app.rows(&hopeless).await), (StatusCode::CREATED, 1));
 }
 

@@ -338,6 +338,14 @@ pub(crate) fn at(backend: Backend, time: Timestamp) -> String {
     }
 }
 
+/// A statement that fails for a reason that passes; SQLite raises nothing on demand.
+pub(crate) fn conflict_of(backend: Backend) -> &'static str {
+    match backend {
+        Backend::MariaDb => "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213",
+        Backend::Postgres | Backend::Sqlite => "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$",
+    }
+}
+
 /// A key that no other case has.
 pub(crate) fn fresh_key() -> Key {
     static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -9,6 +9,7 @@
 mod atomic;
 mod axum_layer;
 mod axum_layer_routes;
+mod axum_leased;
 mod begin_tx;
 mod bench;
 mod cancelled;

@@ -1,25 +1,20 @@
 //! One delivery in atomic mode: claim, handler and answer in one transaction, with what its end means.
 
 use std::convert::Infallible;
-use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::Arc;
+use std::panic::resume_unwind;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use futures_util::FutureExt as _;
-use http::response;
-use onced_core::failure::{EarlierCall, Effect, On5xx, Rules, Settlement};
+use onced_core::failure::{Answer, EarlierCall, Effect, On5xx, Rules, Settlement};
 use onced_core::record::{Status, StoredResponse};
-use tower::{Service, ServiceExt as _};
-use uuid::Uuid;
+use tower::Service;
 
-use super::body::{self, Kept};
-use super::extract::{Passes, Slot};
-use super::layer::{Delivery, Settings};
-use crate::guard::{Atomic, Begun, Completed, GuardError, Store, Tries};
-use crate::http::outcome;
-use crate::http::respond::{self, Instead, Problem, Subject};
+use super::extract::Slot;
+use super::run::{Came, Run, drop_tx};
+use crate::guard::{Atomic, Begun, Completed, EndError, GuardError, Store, Tries};
+use crate::http::respond::{self, Problem};
+use crate::store::StoreErrorKind;
 use crate::store::keys::Transactional;
 
 /// What became of one run of the handler.
@@ -29,36 +24,32 @@ enum Ran {
     Again,
 }
 
-pub(super) async fn run<S, I>(settings: Arc<Settings<S>>, inner: I, delivery: Delivery) -> Result<Response, Infallible>
+/// Runs the handler, again where the database rolled it back for a reason that passes.
+pub(super) async fn run<S, I>(run: Run<S>, inner: I) -> Result<Response, Infallible>
 where
     S: Store + Transactional,
     S::Tx: 'static,
     I: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     I::Future: Send,
 {
-    let run = Run { settings, delivery };
     let mut tries = Tries::default();
     loop {
-        let begun = run.settings.guard.begin_atomic(&run.delivery.request, run.delivery.wait).await;
+        let begun = run.settings.guard.begin_atomic(&run.delivery.request, run.wait()).await;
         let atomic = match begun.map(|begun| run.decided(begun)) {
             Ok(Ok(atomic)) => atomic,
-            Ok(Err(instead)) => {
-                run.settings.guard.answered(instead.about.delivery, instead.response.status().as_u16()).await;
-                return Ok(instead.response.map(Body::from));
-            }
+            Ok(Err(instead)) => return Ok(run.instead(*instead).await),
             Err(error) => return Ok(run.unavailable(&error)),
         };
-        match run.once(inner.clone(), atomic).await {
+        match run.atomically(inner.clone(), atomic).await {
             Ran::Answered(response) => return Ok(response),
             Ran::Again if tries.again(true).await => {}
-            Ran::Again => return Ok(run.problem(&Problem::StoreUnavailable)),
+            // It counts: what never passes must not run without end.
+            Ran::Again => {
+                let failed = run.failed("the database rolled the handler back again and again", None).await;
+                return Ok(run.recorded(failed, run.problem(&Problem::StoreUnavailable)));
+            }
         }
     }
-}
-
-struct Run<S> {
-    settings: Arc<Settings<S>>,
-    delivery: Delivery,
 }
 
 impl<S> Run<S>
@@ -66,81 +57,60 @@ where
     S: Store + Transactional,
     S::Tx: 'static,
 {
-    /// Runs the handler once.
-    async fn once<I>(&self, inner: I, atomic: Atomic<S>) -> Ran
+    async fn atomically<I>(&self, inner: I, atomic: Atomic<S>) -> Ran
     where
         I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
         I::Future: Send,
     {
-        let (guard, request) = (&self.settings.guard, &self.delivery.request);
+        let store = self.settings.guard.store();
         let (tx, rest) = atomic.lend();
         let slot = Slot::holding(tx);
-        let mut given = Request::from_parts(self.delivery.head.clone(), Body::from(self.delivery.body.clone()));
-        given.extensions_mut().insert(slot.clone());
-        let ran = AssertUnwindSafe(async {
-            let Ok(response) = inner.oneshot(given).await;
-            let passes = response.extensions().get::<Passes>().is_some();
-            let (head, body) = response.into_parts();
-            let kept = if passes { None } else { body::kept(body, self.settings.max_response_bytes).await };
-            (head, kept, passes)
-        });
-        let ran = ran.catch_unwind().await;
+        // Nobody takes over from a transaction: it has the time of a lease.
+        let came = self.handler(inner, &slot, self.delivery.request.policy.lease.length).await;
         // Whoever still has it keeps the transaction open: then nothing of it is committed.
         let tx = slot.take();
-        let (head, kept, passes) = match ran {
-            Ok(ran) => ran,
-            Err(panic) => {
-                drop_tx(guard.store(), tx).await;
+        let why = match came {
+            Came::Passes => {
+                drop_tx(store, tx).await;
+                return Ran::Again;
+            }
+            Came::Answered { answer, response, stored } => match tx {
+                Some(tx) => return self.end(rest.back(tx), &answer, response, stored).await,
+                None => {
+                    // The key stays claimed in it for as long as it is kept; then all of it is rolled back.
+                    self.complain("the handler kept its transaction: nothing is committed");
+                    return Ran::Answered(self.problem(&Problem::HandlerFailed));
+                }
+            },
+            Came::Panicked(panic) => {
+                drop_tx(store, tx).await;
                 drop(rest);
-                if let Err(error) = guard.record_failure(request, "the handler panicked", None).await {
+                if let Err(error) = self.failed("the handler panicked", None).await {
                     tracing::error!(%error, "a failed attempt could not be recorded");
                 }
                 resume_unwind(panic)
             }
+            Came::BrokeOff => "the handler's answer broke off",
+            Came::TookTooLong => "the handler took longer than its lease",
         };
-        if passes {
-            drop_tx(guard.store(), tx).await;
-            return Ran::Again;
-        }
-        let Some(tx) = tx else {
-            // The key stays claimed in it for as long as it is kept; then all of it is rolled back.
-            self.complain("the handler kept its transaction: nothing is committed");
-            return Ran::Answered(self.problem(&Problem::HandlerFailed));
-        };
-        let Some(Kept { bytes, body }) = kept else {
-            self.complain("the handler's answer broke off: nothing is committed");
-            drop_tx(guard.store(), Some(tx)).await;
-            drop(rest);
-            let failed = guard.record_failure(request, "the handler's answer broke off", None).await;
-            return Ran::Answered(self.recorded(failed, self.problem(&Problem::HandlerFailed)));
-        };
-        let stored = self.stored(&head, bytes);
-        self.end(rest.back(tx), head, body, stored).await
+        self.complain(why);
+        drop_tx(store, tx).await;
+        drop(rest);
+        let failed = self.failed(why, None).await;
+        Ran::Answered(self.recorded(failed, self.problem(&Problem::HandlerFailed)))
     }
 
     /// Ends the attempt by what its answer proves.
-    async fn end(&self, atomic: Atomic<S>, head: response::Parts, body: Body, stored: StoredResponse) -> Ran {
+    async fn end(&self, atomic: Atomic<S>, answer: &Answer, response: Response, stored: StoredResponse) -> Ran {
         let rules = Rules {
             effect: Effect::SameDatabase,
             final_policy: self.settings.final_policy,
             on_5xx: On5xx::Unknown,
             no_effect: Vec::new(),
         };
-        let answer = outcome::answer(&head, &stored);
-        let status = head.status;
-        let response = Response::from_parts(head, body);
-        match rules.settle(&answer, Status::InProgress, EarlierCall::None) {
-            Settlement::Complete if status.as_u16() < 400 => {
-                let delivery = atomic.delivery();
-                match atomic.commit(stored).await {
-                    Ok(completed) => Ran::Answered(self.answered(delivery, completed, response).await),
-                    Err(error) if error.is_transient() => Ran::Again,
-                    Err(error) => {
-                        tracing::error!(%error, "the outcome could not be stored: the answer is withheld");
-                        Ran::Answered(self.problem(&Problem::StoreUnavailable))
-                    }
-                }
-            }
+        let status = response.status();
+        match rules.settle(answer, Status::InProgress, EarlierCall::None) {
+            Settlement::Complete if status.as_u16() < 400 => self.commit(atomic, response, stored).await,
             Settlement::Complete => Ran::Answered(self.recorded(atomic.refuse(stored).await, response)),
             Settlement::Fail | Settlement::LeavePending => {
                 let words = format!("the handler answered {status}");
@@ -149,10 +119,30 @@ where
         }
     }
 
-    async fn answered(&self, delivery: Option<Uuid>, completed: Completed, mut response: Response) -> Response {
-        respond::expires(response.headers_mut(), completed.expires_at);
-        self.settings.guard.answered(delivery, response.status().as_u16()).await;
-        response
+    async fn commit(&self, atomic: Atomic<S>, response: Response, stored: StoredResponse) -> Ran {
+        let delivery = atomic.delivery();
+        let kind = match atomic.commit(stored).await {
+            Ok(completed) => {
+                return Ran::Answered(self.answered(delivery, completed.expires_at, response).await);
+            }
+            Err(error) if error.is_transient() => return Ran::Again,
+            Err(EndError::Store { source, .. }) => source.kind(),
+            // Nobody else can have it: the handler has ended the transaction.
+            Err(EndError::ClaimLost { .. } | EndError::Misused { .. }) => StoreErrorKind::Refused,
+        };
+        // Only the kind: the database's words may quote a row.
+        tracing::error!(?kind, "the outcome could not be stored: the answer is withheld");
+        if kind != StoreErrorKind::Refused {
+            return Ran::Answered(self.problem(&Problem::StoreUnavailable));
+        }
+        // A constraint that is checked at the end, or a statement whose failure the handler passed over: what it wrote was
+        // rolled back by its own doing.
+        let failed = self.failed("the database refused to commit what the handler wrote", None).await;
+        Ran::Answered(self.recorded(failed, self.problem(&Problem::HandlerFailed)))
+    }
+
+    async fn failed(&self, why: &str, response: Option<StoredResponse>) -> Result<Begun<Completed>, GuardError> {
+        self.settings.guard.record_failure(&self.delivery.request, why, response).await
     }
 
     /// The handler's answer where it could be recorded; otherwise what others have made of the key meanwhile.
@@ -165,40 +155,5 @@ where
             Ok(Err(instead)) => instead.response.map(Body::from),
             Err(error) => self.unavailable(&error),
         }
-    }
-
-    fn decided<P>(&self, begun: Begun<P>) -> Result<P, Box<Instead>> {
-        let request = &self.delivery.request;
-        respond::decided(begun, &request.scope, &request.key, &request.policy.lease)
-    }
-
-    fn stored(&self, head: &response::Parts, bytes: Option<bytes::Bytes>) -> StoredResponse {
-        let body_omitted = bytes.is_none();
-        StoredResponse { body_omitted, ..outcome::to_store(head, bytes, &self.settings.store_headers) }
-    }
-
-    fn complain(&self, words: &'static str) {
-        let request = &self.delivery.request;
-        tracing::error!(scope = %request.scope, key = request.key.shortened(), "{words}");
-    }
-
-    fn unavailable(&self, error: &GuardError) -> Response {
-        tracing::error!(%error, "nothing is executed under this key now");
-        self.problem(&Problem::StoreUnavailable)
-    }
-
-    fn problem(&self, problem: &Problem) -> Response {
-        let request = &self.delivery.request;
-        let subject = Subject { scope: request.scope.clone(), key: Some(request.key.clone()), expires_at: None };
-        respond::problem(problem, Some(&subject), &request.policy.lease).map(Body::from)
-    }
-}
-
-async fn drop_tx<S: Transactional>(store: &S, tx: Option<S::Tx>) {
-    if let Some(tx) = tx
-        && let Err(error) = store.rollback(tx).await
-    {
-        // The connection is given up, and the database rolls back.
-        tracing::debug!(%error, "a transaction could not be rolled back in words");
     }
 }

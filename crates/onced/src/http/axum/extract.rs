@@ -21,6 +21,15 @@ impl<T> Clone for Slot<T> {
     }
 }
 
+impl<T: Send + 'static> Slot<T> {
+    /// Hands out what the request's slot holds.
+    pub(super) fn lend(parts: &Parts) -> Result<OwnedMappedMutexGuard<Option<T>, T>, NoTransaction> {
+        let slot = parts.extensions.get::<Self>().ok_or(NoTransaction)?;
+        let held = slot.0.clone().try_lock_owned().map_err(|_| NoTransaction)?;
+        OwnedMutexGuard::try_map(held, Option::as_mut).map_err(|_| NoTransaction)
+    }
+}
+
 impl<T> Slot<T> {
     pub(super) fn holding(held: T) -> Self {
         Self(Arc::new(Mutex::new(Some(held))))
@@ -71,9 +80,7 @@ where
     type Rejection = NoTransaction;
 
     async fn from_request_parts(parts: &mut Parts, _: &A) -> Result<Self, NoTransaction> {
-        let slot = parts.extensions.get::<Slot<S::Tx>>().ok_or(NoTransaction)?;
-        let held = slot.0.clone().try_lock_owned().map_err(|_| NoTransaction)?;
-        OwnedMutexGuard::try_map(held, Option::as_mut).map(Self).map_err(|_| NoTransaction)
+        Slot::<S::Tx>::lend(parts).map(Self)
     }
 }
 
@@ -95,8 +102,20 @@ impl IntoResponse for NoTransaction {
 /// An error of the database in a handler: 500, with nothing of it in the answer. Where the database rolled the transaction
 /// back for a reason that passes (a serialization failure, a deadlock), the layer runs the whole handler again, in a new
 /// transaction, up to five times; the handler's effects must all be in that transaction.
-#[derive(Debug)]
 pub struct TxError(sqlx::Error);
+
+/// Only the code: the database's words may quote a row.
+impl std::fmt::Debug for TxError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TxError").field("code", &self.code()).finish_non_exhaustive()
+    }
+}
+
+impl TxError {
+    fn code(&self) -> Option<String> {
+        self.0.as_database_error().and_then(|answer| answer.code().map(|code| code.into_owned()))
+    }
+}
 
 impl From<sqlx::Error> for TxError {
     fn from(error: sqlx::Error) -> Self {
@@ -114,9 +133,7 @@ impl IntoResponse for TxError {
         if store::passes(&self.0) {
             response.extensions_mut().insert(Passes);
         } else {
-            // Only the kind: the database's words may quote a row.
-            let code = self.0.as_database_error().and_then(|answer| answer.code().map(|code| code.into_owned()));
-            tracing::error!(code, "a handler's statement failed");
+            tracing::error!(code = self.code(), "a handler's statement failed");
         }
         response
     }

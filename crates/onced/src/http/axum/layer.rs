@@ -20,8 +20,9 @@ use onced_core::fingerprint::{BodyRecipe, Fingerprint};
 use onced_core::key::{Key, KeyError, Scope, key_from_header_lines};
 use tower::{Layer, Service, ServiceExt as _};
 
-use super::{atomic, body};
-use crate::guard::{Guard, Store};
+use super::run::Run;
+use super::{atomic, body, leased};
+use crate::guard::{Guard, Pace, Store};
 use crate::http::respond::{self, Problem, Subject};
 use crate::http::{prefer, request};
 use crate::store::keys::Transactional;
@@ -44,22 +45,46 @@ impl<S: Store + Transactional> Onced<S> {
     /// A layer for handlers all of whose effects are in the guard's database, written through [`Tx`](super::Tx): the key,
     /// the rows and the answer commit together or not at all. `scope` names the kind of effect; each needs its own.
     ///
-    /// The handler runs in a task of its own, so that a client that hangs up stops nothing. Where it answers 2xx or 3xx
+    /// The handler runs in a task of its own, so that a client that hangs up stops nothing, and has the time of the
+    /// policy's lease, the reading of its answer's body included: what takes longer is dropped and rolled back. Answers
+    /// that go on for long belong behind [`leased`](Self::leased). Where it answers 2xx or 3xx
     /// everything is committed. Where it answers otherwise its rows are rolled back: an answer that is final (by default
     /// any 4xx but 401, 403, 407, 408, 425 and 429) is kept and replayed, any other is a failed attempt, and the next
     /// delivery runs the handler again.
     pub fn atomic(&self, scope: Scope) -> OncedLayer<S> {
+        self.layer(scope, Mode::Atomic)
+    }
+
+    /// A layer for handlers that call outside, through [`Leased`](super::Leased): the claim is committed before the handler
+    /// runs, renewed while it does, and no connection is held until it writes. Its rows, its answer and the end of the key
+    /// commit together.
+    ///
+    /// Where it answers 2xx or 3xx, its rows are committed with that answer; where it answers otherwise, they are rolled
+    /// back. A final answer (as for [`atomic`](Self::atomic)) is the outcome, whatever was called. Any other is a failed
+    /// attempt where nothing was called, where all that was called is recorded in steps, or where the handler says
+    /// [`no_effect`](super::Leased::no_effect); otherwise the outcome is unknown once the lease is over, and the policy's
+    /// `on_unknown` says what then. So it is with a panic too. A duplicate meanwhile gets 409.
+    ///
+    /// The handler runs in a task of its own, for [`max_execution`](OncedLayer::max_execution) at most. Its answer is read
+    /// whole before it is sent, as far as it is kept.
+    pub fn leased(&self, scope: Scope) -> OncedLayer<S> {
+        self.layer(scope, Mode::Leased)
+    }
+
+    fn layer(&self, scope: Scope, mode: Mode) -> OncedLayer<S> {
         let header = |head: &Parts, _: &Bytes| {
             key_from_header_lines(head.headers.get_all(IDEMPOTENCY_KEY).iter().map(http::HeaderValue::as_bytes))
         };
         OncedLayer(Arc::new(Settings {
             guard: self.0.clone(),
+            mode,
             scope,
             tenant: None,
             key: Arc::new(header),
             key_is_optional: false,
             fingerprint: BodyRecipe::All,
             policy: Policy::default(),
+            max_execution: Pace::default().max_execution,
             final_policy: FinalPolicy::Default,
             wait: Duration::ZERO,
             max_request_bytes: 1024 * 1024,
@@ -70,16 +95,25 @@ impl<S: Store + Transactional> Onced<S> {
     }
 }
 
+/// How a handler executes.
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    Atomic,
+    Leased,
+}
+
 /// What a route wants.
 #[derive(Clone)]
 pub(super) struct Settings<S> {
     pub(super) guard: Guard<S>,
+    mode: Mode,
     scope: Scope,
     tenant: Option<TenantOf>,
     key: KeyOf,
     key_is_optional: bool,
     fingerprint: BodyRecipe,
     pub(super) policy: Policy,
+    max_execution: Duration,
     pub(super) final_policy: FinalPolicy,
     wait: Duration,
     max_request_bytes: u64,
@@ -133,6 +167,13 @@ impl<S: Clone> OncedLayer<S> {
     #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         self.with(|settings| settings.policy = policy)
+    }
+
+    /// How long a handler in leased mode may run: then its lease is renewed no more, and once that is over the handler is
+    /// dropped. Otherwise 15 minutes.
+    #[must_use]
+    pub fn max_execution(self, time: Duration) -> Self {
+        self.with(|settings| settings.max_execution = time)
     }
 
     /// Which answers are the outcome.
@@ -250,14 +291,21 @@ where
     let Some((key, fingerprint)) = keyed else {
         return inner.oneshot(Request::from_parts(head, Body::from(body))).await;
     };
+    let heartbeat = Pace::default().heartbeat.min(settings.policy.lease.length / 3);
     let request = crate::guard::Request {
         policy: settings.policy.clone(),
+        pace: Pace { heartbeat, max_execution: settings.max_execution },
         ..crate::guard::Request::new(scope, key, fingerprint)
     };
     let wait = prefer::wait_or(&head.headers, settings.wait);
     let delivery = Delivery { head, body, request, wait };
+    let (mode, run) = (settings.mode, Run::new(settings, delivery));
     // In a task of its own: a client that hangs up does not stop it.
-    match tokio::spawn(atomic::run(settings, inner, delivery)).await {
+    let answering = match mode {
+        Mode::Atomic => tokio::spawn(atomic::run(run, inner)),
+        Mode::Leased => tokio::spawn(leased::run(run, inner)),
+    };
+    match answering.await {
         Ok(answered) => answered,
         // The handler panicked. What stands around this layer deals with that as with any panic.
         Err(failed) if failed.is_panic() => resume_unwind(failed.into_panic()),

@@ -26,7 +26,11 @@
 mod atomic;
 mod body;
 mod extract;
+mod held;
 mod layer;
+mod leased;
+mod run;
 
 pub use self::extract::{NoTransaction, Tx, TxError};
+pub use self::held::{Leased, LeasedError};
 pub use self::layer::{Onced, OncedLayer, OncedService};

@@ -1,0 +1,541 @@
+//! The axum layer in leased mode: the handler calls outside between a committed claim and late rows.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, Request, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use futures_util::future::join_all;
+use http_body_util::BodyExt as _;
+use onced::guard::{Guard, Step};
+use onced::http::axum::{Leased, LeasedError, Onced};
+use onced::store::StoreOptions;
+use onced::store::deliveries::LogDeliveries;
+use onced::store::mysql::MySqlStore;
+use onced::store::postgres::PgStore;
+use onced::store::sqlite::SqliteStore;
+use onced_core::decision::{OnUnknown, Policy};
+use onced_core::key::{Key, downstream_key};
+use onced_core::record::StoredResponse;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tower::ServiceExt as _;
+
+use crate::bench::{Bench, Tested, conflict_of, fresh_key, patient, scope, until};
+use crate::proxy::{Cut, Proxy, commit_of};
+
+/// What the handler does in one run. Unless it says otherwise it announces a call, makes it, and then writes an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    Succeed,
+    /// Waits before it calls, or between the call and its rows.
+    HangBefore,
+    HangAfter,
+    /// Answers after the call, and after its rows.
+    Answer(u16),
+    /// Nothing happened outside, it says.
+    NoEffect,
+    PanicBefore,
+    PanicAfter,
+    /// The call is a step, and its rows meet so many serialization failures.
+    StepThenConflicts(u32),
+    CallThenConflict,
+    /// Its rows are refused at the commit for a reason that passes.
+    ConflictAtCommit,
+    /// The call is a step that gets no outcome, and the handler says 201 none the less.
+    ForgetTheStep,
+    KeepIt,
+    Mistake,
+}
+
+struct App<S> {
+    bench: Arc<Bench<S>>,
+    router: Router,
+    script: Arc<Script>,
+}
+
+#[derive(Debug)]
+struct Script {
+    does: Mutex<VecDeque<Does>>,
+    runs: AtomicU32,
+    conflicts: AtomicU32,
+    /// Calls are steps from here on.
+    by_step: AtomicBool,
+    go_on: Semaphore,
+    /// The downstream key of each call.
+    calls: Mutex<Vec<String>>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Answer {
+    fn code(&self) -> String {
+        let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
+        problem["code"].as_str().unwrap().to_owned()
+    }
+
+    fn is_replay(&self) -> bool {
+        self.headers.contains_key("idempotent-replayed")
+    }
+}
+
+impl<S: Tested> App<S> {
+    async fn new(on_unknown: OnUnknown) -> Self {
+        let bench = Arc::new(Bench::<S>::with(&patient()).await);
+        let url = bench.database.url().to_owned();
+        Self::over(&url, bench, on_unknown).await
+    }
+
+    async fn over(url: &str, bench: Arc<Bench<S>>, on_unknown: OnUnknown) -> Self {
+        let script = Arc::new(Script {
+            does: Mutex::default(),
+            runs: AtomicU32::new(0),
+            conflicts: AtomicU32::new(0),
+            by_step: AtomicBool::new(false),
+            go_on: Semaphore::new(0),
+            calls: Mutex::default(),
+        });
+        let five = StoreOptions { max_connections: 5, ..patient() };
+        let guard = Guard::new(S::open_at(url, &five).await.unwrap(), LogDeliveries::All);
+        let layer = Onced::new(guard).leased(scope()).policy(Policy { on_unknown, ..Policy::default() });
+        let shared = script.clone();
+        let handler = post(move |leased: Leased<S>, headers: HeaderMap| handle(shared.clone(), leased, headers));
+        let router = Router::new().route("/orders", handler.layer(layer));
+        Self { bench, router, script }
+    }
+
+    fn next(&self, does: &[Does]) {
+        self.script.does.lock().unwrap().extend(does);
+    }
+
+    fn runs(&self) -> u32 {
+        self.script.runs.load(Ordering::SeqCst)
+    }
+
+    fn calls(&self) -> usize {
+        self.script.calls.lock().unwrap().len()
+    }
+
+    async fn order(&self, key: &Key) -> Answer {
+        send(self.router.clone(), key.clone(), "{\"q\":1}").await
+    }
+
+    fn in_background(&self, key: &Key) -> JoinHandle<Answer> {
+        tokio::spawn(send(self.router.clone(), key.clone(), "{\"q\":1}"))
+    }
+
+    async fn columns(&self, key: &Key, columns: &str) -> Vec<String> {
+        self.bench.columns(key, columns).await
+    }
+}
+
+async fn send(router: Router, key: Key, body: &'static str) -> Answer {
+    let request = Request::post("/orders").header("idempotency-key", key.as_str());
+    let request = request.header("content-type", "application/json").body(Body::from(body)).unwrap();
+    let (head, body) = router.oneshot(request).await.unwrap().into_parts();
+    Answer { status: head.status, headers: head.headers, body: body.collect().await.unwrap().to_bytes() }
+}
+
+async fn handle<S: Tested>(
+    script: Arc<Script>,
+    mut leased: Leased<S>,
+    headers: HeaderMap,
+) -> Result<Response, LeasedError> {
+    let run = script.runs.fetch_add(1, Ordering::SeqCst) + 1;
+    let key = headers["idempotency-key"].to_str().unwrap();
+    let does = script.does.lock().unwrap().pop_front().unwrap_or(Does::Succeed);
+    let call = |sent: &str| script.calls.lock().unwrap().push(sent.to_owned());
+    let hang = async || script.go_on.acquire().await.unwrap().forget();
+    match does {
+        Does::PanicBefore => panic!("as the test wants it"),
+        Does::HangBefore => hang().await,
+        Does::NoEffect => {
+            leased.external().await?;
+            leased.no_effect();
+            return Ok(StatusCode::SERVICE_UNAVAILABLE.into_response());
+        }
+        Does::ForgetTheStep => {
+            let Step::Execute(step) = leased.step("charge").await? else { panic!("it has no outcome") };
+            call(step.downstream_key());
+            return Ok(StatusCode::CREATED.into_response());
+        }
+        Does::KeepIt => {
+            tokio::spawn(async move {
+                let _kept = leased;
+                std::future::pending::<()>().await;
+            });
+            return Ok(StatusCode::CREATED.into_response());
+        }
+        Does::Succeed
+        | Does::HangAfter
+        | Does::Answer(_)
+        | Does::PanicAfter
+        | Does::StepThenConflicts(_)
+        | Does::CallThenConflict
+        | Does::ConflictAtCommit
+        | Does::Mistake => {}
+    }
+    if let Does::StepThenConflicts(conflicts) = does {
+        script.conflicts.store(conflicts, Ordering::SeqCst);
+        script.by_step.store(true, Ordering::SeqCst);
+    }
+    if script.by_step.load(Ordering::SeqCst) {
+        if let Step::Execute(step) = leased.step("charge").await? {
+            assert!(step.may_start_call());
+            call(step.downstream_key());
+            step.complete(StoredResponse::bare(200)).await?;
+        }
+    } else if leased.call_answer().is_none() {
+        // One that has taken a pending record over finds the call announced.
+        if !leased.is_resumed() || does == Does::HangBefore {
+            leased.external().await?;
+        }
+        assert!(leased.may_start_call());
+        call(leased.downstream_key());
+    }
+    if does == Does::PanicAfter {
+        panic!("as the test wants it");
+    } else if does == Does::HangAfter {
+        hang().await;
+    }
+    let tx = leased.tx().await?;
+    S::run(tx, &format!("INSERT INTO orders (key) VALUES ('{key}')")).await?;
+    let meets_a_conflict =
+        |left: &AtomicU32| left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+    if does == Does::CallThenConflict || meets_a_conflict(&script.conflicts) {
+        S::run(tx, conflict_of(S::BACKEND)).await?;
+        unreachable!("the statement fails");
+    }
+    if does == Does::ConflictAtCommit {
+        S::run(tx, "INSERT INTO late VALUES (1)").await?;
+    }
+    if does == Does::Mistake {
+        S::run(tx, "INSERT INTO card_4242 VALUES (1)").await?;
+    }
+    let status = if let Does::Answer(status) = does { status } else { 201 };
+    let by = format!("{{\"by\":{}}}", leased.attempt());
+    Ok((StatusCode::from_u16(status).unwrap(), [("x-run", run.to_string())], by).into_response())
+}
+
+macro_rules! on_all {
+    ($($name:ident => $of:ident;)*) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            $of::<SqliteStore>().await;
+            $of::<PgStore>().await;
+            $of::<MySqlStore>().await;
+        })*
+    };
+}
+
+on_all! {
+    the_call_is_announced_before_it_and_the_rows_commit_with_the_answer => succeeds;
+    an_answer_that_is_no_outcome_leaves_a_call_unknown_and_nothing_else => not_final;
+    a_panic_is_a_failed_attempt_before_the_call_and_unknown_after_it => panics;
+    what_was_taken_over_pending_keeps_its_downstream_key => taken_over;
+    what_the_handler_keeps_or_forgets_is_not_stored => kept;
+    o_05_a_slow_owner_changes_nothing_and_tells_the_others_outcome => o_05;
+    o_13_a_mismatch_goes_before_in_progress => o_13;
+    o_29_a_hot_key_holds_no_connection_while_its_handler_calls => o_29;
+}
+
+async fn succeeds<S: Tested>() {
+    let (app, key) = (App::<S>::new(OnUnknown::Reconcile).await, fresh_key());
+    app.next(&[Does::HangBefore]);
+    let first = app.in_background(&key);
+    until("the handler runs", async || app.runs() == 1).await;
+    assert_eq!(app.columns(&key, "status, attempt").await, ["in_progress", "1"]);
+    app.script.go_on.add_permits(1);
+    let first = first.await.unwrap();
+    assert_eq!((first.status, first.is_replay(), &first.body[..]), (StatusCode::CREATED, false, &b"{\"by\":1}"[..]));
+    assert!(first.headers.contains_key("onced-key-expires") && first.headers.contains_key("x-run"));
+    let again = app.order(&key).await;
+    assert_eq!((again.status, again.is_replay(), &again.body), (first.status, true, &first.body));
+    assert_eq!(app.columns(&key, "status, attempt, called_at IS NULL").await[..2], ["completed", "1"]);
+    assert_eq!(*app.script.calls.lock().unwrap(), [downstream_key(&scope(), &key, "call")]);
+
+    let after = fresh_key();
+    app.next(&[Does::HangAfter]);
+    let pending = app.in_background(&after);
+    until("it has called", async || app.calls() == 2).await;
+    assert_eq!(app.columns(&after, "status").await, ["pending_external"]);
+    assert_eq!(app.order(&after).await.code(), "in-progress");
+    app.script.go_on.add_permits(1);
+    assert_eq!(pending.await.unwrap().status, StatusCode::CREATED);
+    assert_eq!((app.runs(), app.bench.orders(&key).await, app.bench.orders(&after).await), (2, 1, 1));
+    let lines = format!("SELECT decision, answered_status FROM {{deliveries}} WHERE key = '{}'", after.as_str());
+    until("both are logged", async || {
+        let mut lines = app.bench.rows(&lines).await;
+        lines.sort_unstable();
+        lines == [["execute", "201"], ["in-progress", "409"]]
+    })
+    .await;
+
+    // A refusal is an outcome, whatever was called; its rows are not.
+    let refused = fresh_key();
+    app.next(&[Does::Answer(402)]);
+    let first = app.order(&refused).await;
+    assert_eq!((first.status, first.is_replay()), (StatusCode::PAYMENT_REQUIRED, false));
+    assert!(app.order(&refused).await.is_replay());
+    assert_eq!(
+        (app.columns(&refused, "status").await, app.bench.orders(&refused).await),
+        (vec!["completed".into()], 0)
+    );
+}
+
+async fn not_final<S: Tested>() {
+    let app = App::<S>::new(OnUnknown::Reconcile).await;
+    let key = fresh_key();
+    app.next(&[Does::Answer(503)]);
+    let first = app.order(&key).await;
+    assert_eq!((first.status, &first.body[..]), (StatusCode::SERVICE_UNAVAILABLE, &b"{\"by\":1}"[..]));
+    assert_eq!(app.columns(&key, "status, attempt").await, ["pending_external", "1"]);
+    assert_eq!((app.order(&key).await.code().as_str(), app.bench.orders(&key).await), ("in-progress", 0));
+    app.bench.let_the_lease_be_over(&key).await;
+    assert_eq!(app.order(&key).await.code(), "outcome-unknown");
+    assert_eq!(app.calls(), 1);
+
+    let none = fresh_key();
+    app.next(&[Does::NoEffect]);
+    assert_eq!(app.order(&none).await.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(app.columns(&none, "status, attempt, lease_until").await, ["failed", "1", "NULL"]);
+    assert_eq!(app.order(&none).await.status, StatusCode::CREATED);
+    assert_eq!(app.columns(&none, "status, attempt").await, ["completed", "2"]);
+
+    let mistaken = fresh_key();
+    app.next(&[Does::Mistake]);
+    let answer = app.order(&mistaken).await;
+    assert_eq!((answer.status, answer.body.len()), (StatusCode::INTERNAL_SERVER_ERROR, 0));
+    assert_eq!(app.columns(&mistaken, "status").await, ["pending_external"]);
+    assert_eq!(app.bench.orders(&mistaken).await, 0);
+}
+
+async fn panics<S: Tested>() {
+    let app = App::<S>::new(OnUnknown::Hold).await;
+    for (does, row) in [(Does::PanicBefore, "failed"), (Does::PanicAfter, "pending_external")] {
+        let key = fresh_key();
+        app.next(&[does]);
+        assert!(app.in_background(&key).await.unwrap_err().is_panic());
+        assert_eq!(app.columns(&key, "status, attempt").await, [row, "1"]);
+        app.bench.alter(&key, "lease_until = lease_until").await;
+        if does == Does::PanicAfter {
+            app.bench.let_the_lease_be_over(&key).await;
+            assert_eq!(app.order(&key).await.code(), "outcome-unknown");
+            assert_eq!(app.bench.orders(&key).await, 0);
+        } else {
+            assert_eq!((app.order(&key).await.status, app.bench.orders(&key).await), (StatusCode::CREATED, 1));
+        }
+    }
+}
+
+async fn taken_over<S: Tested>() {
+    let (app, key) = (App::<S>::new(OnUnknown::Retry).await, fresh_key());
+    app.next(&[Does::Answer(503)]);
+    app.order(&key).await;
+    app.bench.let_the_lease_be_over(&key).await;
+    let second = app.order(&key).await;
+    assert_eq!((second.status, &second.body[..]), (StatusCode::CREATED, &b"{\"by\":2}"[..]));
+    let calls = app.script.calls.lock().unwrap().clone();
+    assert_eq!(calls, vec![downstream_key(&scope(), &key, "call"); 2]);
+    assert_eq!(app.bench.orders(&key).await, 1);
+}
+
+async fn kept<S: Tested>() {
+    let app = App::<S>::new(OnUnknown::Hold).await;
+    for (does, code, row) in
+        [(Does::KeepIt, "handler-failed", "in_progress"), (Does::ForgetTheStep, "outcome-unknown", "pending_external")]
+    {
+        let key = fresh_key();
+        app.next(&[does]);
+        assert_eq!(app.order(&key).await.code(), code, "{does:?}");
+        assert_eq!(app.columns(&key, "status").await, [row], "{does:?}");
+        assert_eq!(app.order(&key).await.code(), "in-progress", "{does:?}");
+    }
+}
+
+/// The pauses of the case are what the lease and its end are made to be.
+async fn o_05<S: Tested>() {
+    let app = App::<S>::new(OnUnknown::Retry).await;
+    for (second_has_ended, slow) in
+        [(true, Does::HangAfter), (false, Does::HangAfter), (true, Does::HangBefore), (false, Does::HangBefore)]
+    {
+        let (key, runs) = (fresh_key(), app.runs());
+        app.next(&[slow]);
+        let first = app.in_background(&key);
+        until("the first runs", async || app.runs() == runs + 1).await;
+        until("it is as far as it gets", async || {
+            slow == Does::HangBefore || app.columns(&key, "status").await == ["pending_external"]
+        })
+        .await;
+        app.bench.let_the_lease_be_over(&key).await;
+        let second = if second_has_ended {
+            let second = app.order(&key).await;
+            assert_eq!((second.status, &second.body[..]), (StatusCode::CREATED, &b"{\"by\":2}"[..]));
+            None
+        } else {
+            app.next(&[Does::HangAfter]);
+            let second = app.in_background(&key);
+            until("the second runs", async || app.runs() == runs + 2).await;
+            Some(second)
+        };
+        let before = app.bench.record(&key).await;
+        // Whoever waits first goes on first.
+        app.script.go_on.add_permits(1);
+        let late = first.await.unwrap();
+        if slow == Does::HangAfter {
+            assert_eq!(app.bench.record(&key).await, before, "the slow owner wrote");
+        }
+        match second {
+            None => assert_eq!((late.is_replay(), &late.body[..]), (true, &b"{\"by\":2}"[..]), "{slow:?}"),
+            Some(second) => {
+                assert_eq!(app.order(&key).await.code(), "in-progress");
+                app.script.go_on.add_permits(1);
+                assert_eq!(&second.await.unwrap().body[..], b"{\"by\":2}");
+            }
+        }
+        assert_eq!(app.columns(&key, "status, attempt").await, ["completed", "2"]);
+        assert_eq!(app.bench.orders(&key).await, 1);
+    }
+}
+
+async fn o_13<S: Tested>() {
+    let (app, key) = (App::<S>::new(OnUnknown::Reconcile).await, fresh_key());
+    app.next(&[Does::HangAfter]);
+    let first = app.in_background(&key);
+    until("the handler runs", async || app.runs() == 1).await;
+    let other = async || send(app.router.clone(), key.clone(), "{\"q\":2}").await;
+    let (second, third) = (other().await, app.order(&key).await);
+    assert_eq!((second.status, second.code().as_str()), (StatusCode::UNPROCESSABLE_ENTITY, "key-reused"));
+    assert_eq!((third.status, third.code().as_str()), (StatusCode::CONFLICT, "in-progress"));
+    app.script.go_on.add_permits(1);
+    assert_eq!(first.await.unwrap().status, StatusCode::CREATED);
+    assert_eq!(other().await.code(), "key-reused");
+    assert!(app.order(&key).await.is_replay());
+    assert_eq!((app.runs(), app.bench.orders(&key).await), (1, 1));
+}
+
+/// A pool of five, and fifty at once.
+async fn o_29<S: Tested>() {
+    let (app, key) = (App::<S>::new(OnUnknown::Reconcile).await, fresh_key());
+    app.next(&[Does::HangAfter]);
+    let first = app.in_background(&key);
+    until("it has called", async || app.calls() == 1).await;
+    for answer in join_all((0..49).map(|_| app.order(&key))).await {
+        assert_eq!((answer.status, answer.code().as_str()), (StatusCode::CONFLICT, "in-progress"));
+        assert!(answer.headers.contains_key("retry-after"));
+    }
+    // As many as there are connections, each calling outside: none is held.
+    app.next(&[Does::HangAfter; 7]);
+    let hanging: Vec<_> = (0..7).map(|_| app.in_background(&fresh_key())).collect();
+    until("all have called", async || app.calls() == 8).await;
+    let other = fresh_key();
+    assert_eq!(app.order(&other).await.status, StatusCode::CREATED);
+    assert_eq!(app.columns(&key, "status").await, ["pending_external"]);
+    app.script.go_on.add_permits(8);
+    assert_eq!(first.await.unwrap().status, StatusCode::CREATED);
+    for answer in hanging {
+        assert_eq!(answer.await.unwrap().status, StatusCode::CREATED);
+    }
+    assert_eq!((app.runs(), app.bench.orders(&key).await), (9, 1));
+}
+
+/// O-30.2 in leased mode: rows that met a serialization failure are written again, and what a step has recorded is not
+/// called again. Not on SQLite: a transaction has the write lock there before its first statement.
+#[tokio::test(flavor = "multi_thread")]
+async fn o_30_2_a_serialization_failure_repeats_the_rows_and_no_recorded_call() {
+    repeats_rows::<PgStore>().await;
+    repeats_rows::<MySqlStore>().await;
+}
+
+async fn repeats_rows<S: Tested>() {
+    let app = App::<S>::new(OnUnknown::Hold).await;
+    let key = fresh_key();
+    app.next(&[Does::StepThenConflicts(2)]);
+    assert_eq!(app.order(&key).await.status, StatusCode::CREATED);
+    assert_eq!((app.runs(), app.calls(), app.bench.orders(&key).await), (3, 1, 1));
+    assert_eq!(app.columns(&key, "status, attempt").await, ["completed", "1"]);
+
+    let hopeless = fresh_key();
+    app.next(&[Does::StepThenConflicts(5)]);
+    let answer = app.order(&hopeless).await;
+    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"));
+    assert!(answer.headers.contains_key("retry-after"));
+    assert_eq!(app.columns(&hopeless, "status, attempt, lease_until").await, ["failed", "1", "NULL"]);
+    app.next(&[Does::StepThenConflicts(0)]);
+    assert_eq!(app.order(&hopeless).await.status, StatusCode::CREATED);
+    assert_eq!((app.calls(), app.bench.orders(&hopeless).await), (2, 1));
+
+    // Beside a call that nobody has recorded, nothing is known any more.
+    app.script.by_step.store(false, Ordering::SeqCst);
+    let unknown = fresh_key();
+    app.next(&[Does::CallThenConflict]);
+    let answer = app.order(&unknown).await;
+    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::CONFLICT, "outcome-unknown"));
+    assert_eq!(app.columns(&unknown, "status").await, ["pending_external"]);
+    assert_eq!((app.calls(), app.bench.orders(&unknown).await), (3, 0));
+}
+
+/// The same at the commit, which is where PostgreSQL finds most of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_serialization_failure_at_the_commit_is_one_as_well() {
+    let app = App::<PgStore>::new(OnUnknown::Hold).await;
+    app.bench
+        .execute(
+            "CREATE TABLE public.late (n integer);
+             CREATE FUNCTION public.conflict() RETURNS trigger LANGUAGE plpgsql AS $$
+                 BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$;
+             CREATE CONSTRAINT TRIGGER late AFTER INSERT ON public.late DEFERRABLE INITIALLY DEFERRED
+                 FOR EACH ROW EXECUTE FUNCTION public.conflict()",
+        )
+        .await;
+    for by_step in [true, false] {
+        let key = fresh_key();
+        app.script.by_step.store(by_step, Ordering::SeqCst);
+        let calls = app.calls();
+        app.next(&[Does::ConflictAtCommit]);
+        let answer = app.order(&key).await;
+        let row = app.columns(&key, "status").await;
+        if by_step {
+            assert_eq!((answer.status, row), (StatusCode::CREATED, vec!["completed".to_owned()]));
+        } else {
+            assert_eq!(answer.code(), "store-unavailable");
+            assert_eq!(row, ["pending_external"]);
+        }
+        assert_eq!((app.calls(), app.bench.orders(&key).await), (calls + 1, i64::from(by_step)));
+    }
+}
+
+/// Not on SQLite: there is no wire between us and it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_goes_out_only_where_its_commit_is_known_to_stand() {
+    commit_stands::<PgStore>().await;
+    commit_stands::<MySqlStore>().await;
+}
+
+async fn commit_stands<S: Tested>() {
+    let bench = Arc::new(Bench::<S>::with(&patient()).await);
+    let proxy = Proxy::before(bench.database.url()).await;
+    let app = App::<S>::over(&proxy.url, bench, OnUnknown::Hold).await;
+    for (cut, status, row, orders) in
+        [(Cut::BeforeTheReply, 201, "completed", 1), (Cut::BeforeItIsSent, 503, "pending_external", 0)]
+    {
+        let (key, calls) = (fresh_key(), app.calls());
+        app.next(&[Does::HangAfter]);
+        let first = app.in_background(&key);
+        until("it has called", async || app.calls() == calls + 1).await;
+        proxy.cut_at(commit_of(S::BACKEND), &[cut]);
+        app.script.go_on.add_permits(1);
+        assert_eq!(first.await.unwrap().status.as_u16(), status, "{cut:?}");
+        assert_eq!(proxy.cuts_made(), 1);
+        assert_eq!((app.columns(&key, "status").await, app.bench.orders(&key).await), (vec![row.to_owned()], orders));
+    }
+}
