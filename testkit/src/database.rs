@@ -1,27 +1,30 @@
-//! One throw-away database of either backend, with plain SQL beside what is tested.
+//! One throw-away database of one of the backends, with plain SQL beside what is tested.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sqlx::mysql::MySqlRow;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow};
-use sqlx::{AssertSqlSafe, PgPool, Row, SqlitePool, TypeInfo, ValueRef};
+use sqlx::{AssertSqlSafe, MySqlPool, PgPool, Row, SqlitePool, TypeInfo, ValueRef};
 use tempfile::TempDir;
 
-use crate::postgres;
+use crate::{mariadb, postgres};
 
 /// A supported database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// A file in a temporary folder, in WAL mode.
     Sqlite,
-    /// A database on the server of the test run.
+    /// A database on the PostgreSQL server of the test run.
     Postgres,
+    /// A database on the MariaDB server of the test run.
+    MariaDb,
 }
 
 impl Backend {
     /// All of them; a test that loops over it skips none.
-    pub const ALL: [Self; 2] = [Self::Sqlite, Self::Postgres];
+    pub const ALL: [Self; 3] = [Self::Sqlite, Self::Postgres, Self::MariaDb];
 }
 
 /// One SQL text for all backends, or one for each.
@@ -29,25 +32,26 @@ impl Backend {
 pub struct SqlText<'a> {
     sqlite: &'a str,
     postgres: &'a str,
+    mariadb: &'a str,
 }
 
 impl<'a> SqlText<'a> {
     /// Where the dialects differ.
     #[must_use]
-    pub fn each(sqlite: &'a str, postgres: &'a str) -> Self {
-        Self { sqlite, postgres }
+    pub fn each(sqlite: &'a str, postgres: &'a str, mariadb: &'a str) -> Self {
+        Self { sqlite, postgres, mariadb }
     }
 }
 
 impl<'a> From<&'a str> for SqlText<'a> {
-    fn from(both: &'a str) -> Self {
-        Self::each(both, both)
+    fn from(all: &'a str) -> Self {
+        Self::each(all, all, all)
     }
 }
 
 impl<'a> From<&'a String> for SqlText<'a> {
-    fn from(both: &'a String) -> Self {
-        Self::each(both, both)
+    fn from(all: &'a String) -> Self {
+        Self::each(all, all, all)
     }
 }
 
@@ -64,13 +68,14 @@ enum Home {
     // The folder is kept where it is ours to remove.
     Sqlite { folder: PathBuf, url: String, _kept: Option<TempDir> },
     Postgres(postgres::Database),
+    MariaDb(mariadb::Database),
 }
 
 impl Database {
     /// Creates an empty database.
     ///
     /// # Panics
-    /// Where that is not possible, above all without a PostgreSQL server.
+    /// Where that is not possible, above all without a server.
     pub async fn create(backend: Backend) -> Self {
         match backend {
             Backend::Sqlite => {
@@ -78,6 +83,11 @@ impl Database {
                 Self::sqlite(folder.path().to_owned(), Some(folder)).await
             }
             Backend::Postgres => Self::postgres(postgres::Database::create().await).await,
+            Backend::MariaDb => {
+                let database = mariadb::Database::create().await;
+                let sql = Sql::MariaDb(database.pool().await);
+                Self { sql, home: Home::MariaDb(database) }
+            }
         }
     }
 
@@ -114,15 +124,17 @@ impl Database {
         match self.home {
             Home::Sqlite { .. } => Backend::Sqlite,
             Home::Postgres(_) => Backend::Postgres,
+            Home::MariaDb(_) => Backend::MariaDb,
         }
     }
 
-    /// What onced is given: `sqlite:PATH` or `postgres://…`.
+    /// What onced is given: `sqlite:PATH`, `postgres://…` or `mysql://…`.
     #[must_use]
     pub fn url(&self) -> &str {
         match &self.home {
             Home::Sqlite { url, .. } => url,
             Home::Postgres(database) => database.url(),
+            Home::MariaDb(database) => database.url(),
         }
     }
 
@@ -137,7 +149,7 @@ impl Database {
     pub fn folder(&self) -> Option<&Path> {
         match &self.home {
             Home::Sqlite { folder, .. } => Some(folder),
-            Home::Postgres(_) => None,
+            Home::Postgres(_) | Home::MariaDb(_) => None,
         }
     }
 }
@@ -149,6 +161,8 @@ pub enum Sql {
     Sqlite(SqlitePool),
     /// Of a PostgreSQL database.
     Postgres(PgPool),
+    /// Of a MariaDB database.
+    MariaDb(MySqlPool),
 }
 
 impl Sql {
@@ -165,10 +179,14 @@ impl Sql {
     /// # Errors
     /// What the database says.
     pub async fn try_execute<'a>(&self, sql: impl Into<SqlText<'a>>) -> Result<u64, sqlx::Error> {
-        let SqlText { sqlite, postgres } = sql.into();
+        let SqlText { sqlite, postgres, mariadb } = sql.into();
         Ok(match self {
             Self::Sqlite(pool) => sqlx::raw_sql(AssertSqlSafe(sqlite)).execute(pool).await?.rows_affected(),
             Self::Postgres(pool) => sqlx::raw_sql(AssertSqlSafe(postgres)).execute(pool).await?.rows_affected(),
+            Self::MariaDb(pool) => {
+                let sql = with_key_quoted(mariadb);
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await?.rows_affected()
+            }
         })
     }
 
@@ -183,11 +201,12 @@ impl Sql {
     }
 
     /// All rows as text. NULL is `NULL`; bytes are as each database writes them: SQLite `x'00ff'`, PostgreSQL `\x00ff`.
+    /// MariaDB does not tell bytes from text: they are shown as text where they are that, and else as `x'00ff'`.
     ///
     /// # Panics
     /// Where the query fails.
     pub async fn text<'a>(&self, sql: impl Into<SqlText<'a>>) -> Vec<Vec<String>> {
-        let SqlText { sqlite, postgres } = sql.into();
+        let SqlText { sqlite, postgres, mariadb } = sql.into();
         match self {
             Self::Sqlite(pool) => {
                 let rows = sqlx::raw_sql(AssertSqlSafe(sqlite)).fetch_all(pool).await.expect("test SQL failed");
@@ -196,6 +215,11 @@ impl Sql {
             Self::Postgres(pool) => {
                 let rows = sqlx::raw_sql(AssertSqlSafe(postgres)).fetch_all(pool).await.expect("test SQL failed");
                 rows.iter().map(|row| (0..row.len()).map(|column| postgres_text(row, column)).collect()).collect()
+            }
+            Self::MariaDb(pool) => {
+                let sql = with_key_quoted(mariadb);
+                let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(pool).await.expect("test SQL failed");
+                rows.iter().map(|row| (0..row.len()).map(|column| mariadb_text(row, column)).collect()).collect()
             }
         }
     }
@@ -217,14 +241,74 @@ fn sqlite_text(row: &SqliteRow, column: usize) -> String {
     }
     if value.type_info().name() == "BLOB" {
         let bytes: Vec<u8> = row.get_unchecked(column);
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        return format!("x'{hex}'");
+        return hex(&bytes);
     }
     row.get_unchecked(column)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("x'{digits}'")
 }
 
 /// Statements without parameters come back as text, whatever the type.
 fn postgres_text(row: &PgRow, column: usize) -> String {
     let value = row.try_get_raw(column).expect("no such column");
     if value.is_null() { "NULL".to_owned() } else { value.as_str().expect("the value is no text").to_owned() }
+}
+
+/// As for PostgreSQL; the driver gives the bytes that the server sent.
+fn mariadb_text(row: &MySqlRow, column: usize) -> String {
+    match row.get_unchecked::<Option<Vec<u8>>, _>(column) {
+        None => "NULL".to_owned(),
+        Some(bytes) => match String::from_utf8(bytes) {
+            Ok(text) if !text.contains(|letter: char| letter.is_control() && letter != '\n') => text,
+            Ok(text) => hex(text.as_bytes()),
+            Err(not_text) => hex(not_text.as_bytes()),
+        },
+    }
+}
+
+/// For MariaDB the column's name `key` is a word of the language, and needs quotes; a text for all backends has none.
+/// Only the lower-case word outside of quotes and comments is meant.
+#[must_use]
+pub fn with_key_quoted(sql: &str) -> String {
+    let (mut quoted, mut quote, mut word, mut rest) = (String::new(), None, String::new(), sql);
+    while let Some(letter) = rest.chars().next() {
+        if quote.is_none() && rest.starts_with("--") {
+            let comment = rest.find('\n').unwrap_or(rest.len());
+            quoted += &rest[..comment];
+            rest = &rest[comment..];
+            continue;
+        }
+        rest = &rest[letter.len_utf8()..];
+        if quote.is_none() && (letter.is_alphanumeric() || letter == '_') {
+            word.push(letter);
+            continue;
+        }
+        quoted += quoted_word(&std::mem::take(&mut word));
+        quoted.push(letter);
+        match quote {
+            Some(open) if open == letter => quote = None,
+            None if matches!(letter, '\'' | '"' | '`') => quote = Some(letter),
+            Some(_) | None => {}
+        }
+    }
+    quoted + quoted_word(&word)
+}
+
+fn quoted_word(word: &str) -> &str {
+    if word == "key" { "`key`" } else { word }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bare_word_key_is_quoted_and_nothing_else() {
+        let sql = "-- a key's\nSELECT o.key, `key` FROM t WHERE key='a key' AND keys = 1 ORDER BY key";
+        let quoted = "-- a key's\nSELECT o.`key`, `key` FROM t WHERE `key`='a key' AND keys = 1 ORDER BY `key`";
+        assert_eq!(with_key_quoted(sql), quoted);
+    }
 }

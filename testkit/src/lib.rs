@@ -9,11 +9,14 @@
 mod database;
 pub mod http_client;
 pub mod http_raw;
+pub mod mariadb;
+mod mariadb_server;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 
-pub use database::{Backend, Database, Sql, SqlText};
+pub use database::{Backend, Database, Sql, SqlText, with_key_quoted};
+pub use mariadb_server::MariaDbServer;
 pub use process::{Process, Signal, free_port};
 
 /// Whether the run is to take as long as it needs for full counts (`cargo xtask soak`).

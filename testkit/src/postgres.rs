@@ -109,7 +109,7 @@ fn url_in(variable: &str) -> String {
     })
 }
 
-fn unique_name() -> String {
+pub(crate) fn unique_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_nanos());

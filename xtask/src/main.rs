@@ -2,9 +2,11 @@
 
 mod bench;
 mod fuzz;
+mod mariadb;
 mod page;
 mod peers;
 mod postgres;
+mod server;
 mod setup;
 mod shell;
 mod soak;
@@ -26,7 +28,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Sets up what the tests need, starts a throw-away PostgreSQL, builds, and runs all tests.
+    /// Sets up what the tests need, starts a throw-away PostgreSQL and MariaDB, builds, and runs all tests.
     Test {
         /// Installs and fetches nothing; what is missing is an error.
         #[arg(long)]

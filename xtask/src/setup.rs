@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
+use crate::mariadb;
 use crate::postgres;
 use crate::shell::{first_line, run, works, workspace};
 
@@ -37,6 +38,7 @@ pub(crate) fn all() -> anyhow::Result<PathBuf> {
 pub(crate) fn found() -> anyhow::Result<PathBuf> {
     let folder = inputs_folder()?;
     ensure!(postgres::is_installed(), "no PostgreSQL server found; run `cargo xtask setup`");
+    ensure!(mariadb::is_installed(), "no MariaDB server found; run `cargo xtask setup`");
     ensure!(pgbouncer_is_installed(), "there is no PgBouncer; run `cargo xtask setup`");
     for (part, version) in [
         (examples_folder(&folder), EXAMPLES_INTEGRITY),
@@ -49,8 +51,9 @@ pub(crate) fn found() -> anyhow::Result<PathBuf> {
 }
 
 fn missing_packages() -> Vec<&'static str> {
-    let needs: [(bool, &[&str]); 5] = [
+    let needs: [(bool, &[&str]); 6] = [
         (postgres::is_installed(), &["postgresql"]),
+        (mariadb::is_installed(), &["mariadb-server"]),
         (pgbouncer_is_installed(), &["pgbouncer"]),
         (works("curl", &["--version"]), &["curl"]),
         (works("python3", &["-c", "import ensurepip, venv"]), &["python3-venv", "python3-pip"]),
@@ -71,6 +74,9 @@ fn install(packages: &[&str]) -> anyhow::Result<()> {
     if packages.contains(&"postgresql") {
         keep_debian_from_starting_a_server()?;
     }
+    if packages.contains(&"mariadb-server") {
+        keep_systemd_from_starting_a_server()?;
+    }
     run(as_root("apt-get")?.args(["update", "-q"]))?;
     // A configuration that is already there stays as it is.
     let quiet = ["-q", "-y", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold"];
@@ -87,6 +93,16 @@ fn keep_debian_from_starting_a_server() -> anyhow::Result<()> {
     eprintln!("xtask: {path}: create_main_cluster = false");
     let script = r#"mkdir -p "$(dirname "$1")" && echo "create_main_cluster = false" >>"$1""#;
     run(as_root("sh")?.args(["-c", script, "sh", path]))
+}
+
+/// As above: this package starts its server by systemd, where there is one.
+fn keep_systemd_from_starting_a_server() -> anyhow::Result<()> {
+    let unit = "/etc/systemd/system/mariadb.service";
+    if !Path::new("/run/systemd/system").exists() || Path::new(unit).symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    eprintln!("xtask: masking mariadb.service; `systemctl unmask mariadb` undoes it");
+    run(as_root("ln")?.args(["-s", "/dev/null", unit]))
 }
 
 /// A command with the rights that installing needs.

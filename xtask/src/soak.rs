@@ -9,7 +9,6 @@ use std::thread;
 use anyhow::Context;
 
 use crate::page::{Page, facts};
-use crate::postgres::Postgres;
 use crate::shell::{announce, ended};
 use crate::suite::{Runner, Servers, build, runner, with_environment};
 
@@ -56,7 +55,7 @@ pub(crate) fn run(inputs: &Path, options: &Options) -> anyhow::Result<()> {
         let mut tests = runner(&Runner::found(), &shown, &args);
         with_environment(&mut tests, &servers, inputs).env("ONCED_SOAK", "1");
         let counted = collect(&mut tests)?;
-        PAGE.write(&summary(&servers.postgres, &counted))?;
+        PAGE.write(&summary(&servers, &counted))?;
         eprintln!("xtask: {} counts written to {}", counted.len(), PAGE.path);
     }
     if options.args.is_empty() {
@@ -65,7 +64,7 @@ pub(crate) fn run(inputs: &Path, options: &Options) -> anyhow::Result<()> {
         load.env("ONCED_LOAD_MINUTES", options.minutes.to_string());
         let counted = collect(&mut load)?;
         let words = "## The mixed load\n\nWhat the test of that name in `crates/onced-server/tests/it/load.rs` has counted.\n\n";
-        LOAD_PAGE.write(&format!("{words}{}", summary(&servers.postgres, &counted)))?;
+        LOAD_PAGE.write(&format!("{words}{}", summary(&servers, &counted)))?;
         eprintln!("xtask: the load's counts are written to {}", LOAD_PAGE.path);
     }
     Ok(())
@@ -112,10 +111,10 @@ fn marked(source: impl Read, show: fn(&str)) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once(MARK)?.1.trim().to_owned())).collect()
 }
 
-fn summary(postgres: &Postgres, counted: &[String]) -> String {
+fn summary(servers: &Servers, counted: &[String]) -> String {
     let counts: String = counted.iter().map(|line| format!("- {line}\n")).collect();
     let counts = if counted.is_empty() { "No test reported a count.\n" } else { &counts };
-    format!("{}\n{counts}", facts(postgres.version()))
+    format!("{}\n{counts}", facts(&servers.versions()))
 }
 
 #[cfg(test)]

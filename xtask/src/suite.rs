@@ -1,8 +1,9 @@
-//! Building and running all tests on throw-away PostgreSQL servers.
+//! Building and running all tests on throw-away servers.
 
 use std::path::Path;
 use std::process::Command;
 
+use crate::mariadb::MariaDb;
 use crate::postgres::Postgres;
 use crate::setup;
 use crate::shell::{cargo, run, works};
@@ -26,15 +27,21 @@ pub(crate) fn test(inputs: &Path, args: &[String]) -> anyhow::Result<()> {
 /// The servers that the tests run on.
 pub(crate) struct Servers {
     /// Of the system's version.
-    pub(crate) postgres: Postgres,
+    postgres: Postgres,
     /// Of the newest version.
     new: Postgres,
+    mariadb: MariaDb,
 }
 
 impl Servers {
     pub(crate) fn start(inputs: &Path) -> anyhow::Result<Self> {
         let new = Postgres::start_packed(setup::new_postgres_folder(inputs), setup::NEW_POSTGRES_BINARIES)?;
-        Ok(Self { postgres: Postgres::start()?, new })
+        Ok(Self { postgres: Postgres::start()?, new, mariadb: MariaDb::start()? })
+    }
+
+    /// What runs there, in words.
+    pub(crate) fn versions(&self) -> String {
+        format!("{}, {}", self.postgres.version(), self.mariadb.version())
     }
 }
 
@@ -77,5 +84,6 @@ pub(crate) fn runner(runner: &Runner, shown: &[&str], args: &[String]) -> Comman
 /// What the tests read.
 pub(crate) fn with_environment<'a>(command: &'a mut Command, servers: &Servers, inputs: &Path) -> &'a mut Command {
     command.env("ONCED_TEST_POSTGRES", servers.postgres.url()).env("ONCED_TEST_POSTGRES_NEW", servers.new.url());
+    command.env("ONCED_TEST_MARIADB", servers.mariadb.url());
     command.env("ONCED_TEST_INPUTS", inputs)
 }

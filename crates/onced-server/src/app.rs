@@ -26,13 +26,22 @@ pub(crate) async fn open_store(config: &StoreConfig) -> anyhow::Result<AnyStore>
 
 /// Opens the ledger without touching its schema.
 pub(crate) async fn open_store_as_it_is(config: &StoreConfig) -> anyhow::Result<AnyStore> {
+    open(config, if config.allow_weak_durability { Durability::WeakAccepted } else { Durability::Required }).await
+}
+
+/// Opens a ledger that is only looked at, whatever its server is like.
+pub(crate) async fn open_store_to_look_at(config: &StoreConfig) -> anyhow::Result<AnyStore> {
+    open(config, Durability::NotAsked).await
+}
+
+async fn open(config: &StoreConfig, durability: Durability) -> anyhow::Result<AnyStore> {
     let options = StoreOptions {
         schema: config.schema.clone(),
         max_connections: config.max_connections,
         acquire_timeout: config.busy_timeout,
         busy_timeout: config.busy_timeout,
         pooler: config.pooler,
-        durability: if config.allow_weak_durability { Durability::WeakAccepted } else { Durability::Required },
+        durability,
     };
     AnyStore::open(config.url.expose(), &options)
         .await

@@ -11,7 +11,7 @@ use crate::config::{Config, Flags, StoreConfig, StoreUrl};
 
 #[derive(Args)]
 pub(super) struct Ledger {
-    /// The ledger: sqlite:PATH or postgres://… [default: sqlite:onced.db]
+    /// The ledger: sqlite:PATH, postgres://… or mysql://… (MariaDB) [default: sqlite:onced.db]
     #[arg(long, global = true, value_name = "URL", env = "ONCED_STORE", hide_env_values = true)]
     store: Option<String>,
     /// Take the ledger and the scopes' settings from this file

@@ -5,17 +5,20 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use onced::store::AnyStore;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 
 use super::ledger::Ledger;
 use crate::app;
+use crate::config::Backend;
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   onced migrate                                             the embedded ledger, onced.db
   onced migrate --store postgres://app@localhost/shop       the schema `onced` in the application's database
+  onced migrate --store mysql://app@localhost/shop          tables `onced_…` in the application's MariaDB database
   onced migrate --store postgres://app@localhost/shop --print > onced.sql
   onced migrate --store postgres://owner@localhost/shop --grant app    let the role `app` call the SQL functions")]
 pub(crate) struct Migrate {
@@ -33,8 +36,12 @@ impl Migrate {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let store = self.ledger.settings()?;
         if self.print {
-            let is_sqlite = store.url.expose().starts_with("sqlite:");
-            print!("{}", if is_sqlite { SqliteStore::migrations() } else { PgStore::migrations(&store.schema) });
+            let printed = match store.url.backend() {
+                Backend::Sqlite => SqliteStore::migrations(),
+                Backend::Postgres => PgStore::migrations(&store.schema),
+                Backend::MariaDb => MySqlStore::migrations(),
+            };
+            print!("{printed}");
             return Ok(ExitCode::SUCCESS);
         }
         let ledger = app::open_store(&store).await?;

@@ -27,7 +27,7 @@ pub(crate) struct Serve {
     /// Where to listen [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// The ledger: sqlite:PATH or postgres://… [default: sqlite:onced.db]
+    /// The ledger: sqlite:PATH, postgres://… or mysql://… (MariaDB) [default: sqlite:onced.db]
     #[arg(long, value_name = "URL", env = "ONCED_STORE", hide_env_values = true)]
     store: Option<String>,
     /// A file with routes and all other settings

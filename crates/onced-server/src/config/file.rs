@@ -15,7 +15,7 @@ use super::path::normalise;
 use super::read_route;
 use super::route::Route;
 use super::settings::Place;
-use super::store_url::{StoreUrl, redact_url};
+use super::store_url::{Backend, StoreUrl, redact_url};
 use super::upstream::Upstream;
 use super::values::Layers;
 use super::{ClientsConfig, Config, LogConfig, LogFormat, LogLevel, StoreConfig, SweepConfig};
@@ -132,7 +132,7 @@ fn read_store(document: &Document<'_>, section: Option<&Section<'_>>, flags: &Fl
     let replay_memory = layers.read("replay_memory", d::REPLAY_MEMORY, |entry| entry.bytes(0..=1 << 30)).value;
     let pooler = layers.read("pooler", Pooler::None, Entry::word);
     if let (Some(entry), Some(url), Pooler::Transaction) = (pooler.entry, &url, pooler.value)
-        && !url.is_postgres()
+        && url.backend() != Backend::Postgres
     {
         entry.refuse("is about PostgreSQL, and the ledger is another database; leave it out");
     }

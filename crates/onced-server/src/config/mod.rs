@@ -39,7 +39,7 @@ pub(crate) use key_rule::{AgentParts, KeyRule, KeySource, Missing, PartSource, T
 pub(crate) use matching::Match;
 pub(crate) use route::{BodySyntax, Route};
 pub(crate) use settings::reference_table;
-pub(crate) use store_url::StoreUrl;
+pub(crate) use store_url::{Backend, StoreUrl};
 pub(crate) use trust::Certificates;
 pub(crate) use upstream::{Upstream, UpstreamHttp};
 pub(crate) use values::Words;

@@ -152,7 +152,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Clients, "body_timeout", Time(d::BODY_TIMEOUT), "How long the body of a request with a key may take to arrive; after that the answer is 408."),
     setting(Clients, "write_timeout", Time(d::WRITE_TIMEOUT), "How long a client may take nothing of what is sent to it; after that its connection is closed. Over HTTP/2 an answer of which nothing is taken for so long is given up, and the others go on."),
     setting(Clients, "max_head_bytes", Bytes(d::MAX_HEAD_BYTES), "The largest head of a request, at least 8 KiB and at most 1 MiB; a larger one gets 431. It has 100 headers at most."),
-    setting(Store, "url", Word(d::STORE_URL), "The database of the ledger: `sqlite:FILE` or `postgres://…`; or where to read that from, `{ env = … }` or `{ file = … }`."),
+    setting(Store, "url", Word(d::STORE_URL), "The database of the ledger: `sqlite:FILE`, `postgres://…`, or `mysql://…` for MariaDB; or where to read that from, `{ env = … }` or `{ file = … }`."),
     setting(Store, "schema", Word(d::SCHEMA), "PostgreSQL: the schema of the tables."),
     setting(Store, "max_connections", Number(d::MAX_CONNECTIONS), "How many connections the gateway opens at most."),
     setting(Store, "busy_timeout", Time(d::BUSY_TIMEOUT), "How long a statement waits for the database's lock or for a free connection."),

@@ -2,6 +2,14 @@
 
 use std::fmt;
 
+/// A database that keeps a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Sqlite,
+    Postgres,
+    MariaDb,
+}
+
 /// The URL of the ledger's database. `Display` and `Debug` hide its password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StoreUrl(String);
@@ -20,23 +28,36 @@ impl StoreUrl {
                 Err("names no file; write \"sqlite:onced.db\"".to_owned())
             }
             "sqlite" => Ok(Self(text.to_owned())),
-            "mysql" | "mariadb" => Err("is a database that this version does not know; write \"sqlite:onced.db\" or \
-                 \"postgres://user@host/database\""
-                .to_owned()),
-            _ => Err("is not the URL of a database; write \"sqlite:onced.db\" or \"postgres://user@host/database\""
+            "mysql" | "mariadb" if is_named(rest) => Ok(Self(text.to_owned())),
+            "mysql" | "mariadb" => Err("names no host and database; write \"mysql://user@host/database\"".to_owned()),
+            _ => Err("is not the URL of a database; write \"sqlite:onced.db\", \"postgres://user@host/database\" or \
+                 \"mysql://user@host/database\""
                 .to_owned()),
         }
     }
 
-    /// Whether it names a PostgreSQL.
-    pub(crate) fn is_postgres(&self) -> bool {
-        self.0.starts_with("postgres")
+    /// What it names.
+    pub(crate) fn backend(&self) -> Backend {
+        match self.0.split(':').next() {
+            Some("sqlite") => Backend::Sqlite,
+            Some("mysql" | "mariadb") => Backend::MariaDb,
+            // Nothing else was let in.
+            Some(_) | None => Backend::Postgres,
+        }
     }
 
     /// The URL with its password, for connecting and nothing else.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
+}
+
+/// Whether a host and a database are named: MariaDB has no default for the latter.
+fn is_named(rest: &str) -> bool {
+    let rest = rest.split('?').next().unwrap_or(rest);
+    let place = rest.strip_prefix("//").map(|place| place.rsplit_once('@').map_or(place, |(_, place)| place));
+    let named = place.and_then(|place| place.split_once('/'));
+    named.is_some_and(|(host, database)| !host.is_empty() && !database.is_empty())
 }
 
 impl fmt::Display for StoreUrl {
@@ -113,11 +134,32 @@ mod tests {
 
     #[test]
     fn only_databases_that_keep_keys_are_taken() {
-        for good in ["sqlite:onced.db", "sqlite://onced.db", "sqlite:///a/b.db", "postgres://h/d", "postgresql://h"] {
+        for good in [
+            "sqlite:onced.db",
+            "sqlite://onced.db",
+            "sqlite:///a/b.db",
+            "postgres://h/d",
+            "postgresql://h",
+            "mysql://h/d",
+            "mysql://u:p/w@h:3306/d?ssl-mode=REQUIRED",
+            "mariadb://h/d",
+        ] {
             assert!(StoreUrl::parse(good).is_ok(), "{good}");
         }
-        for bad in ["", "onced.db", "sqlite:", "sqlite://", "sqlite::memory:", "mysql://h/d", "postgres:h", "redis://h"]
-        {
+        for bad in [
+            "",
+            "onced.db",
+            "sqlite:",
+            "sqlite://",
+            "sqlite::memory:",
+            "mysql://h",
+            "mysql://h/",
+            "mysql:///d",
+            "mysql://u/x@h",
+            "mysql:h/d",
+            "postgres:h",
+            "redis://h",
+        ] {
             assert!(StoreUrl::parse(bad).is_err(), "{bad}");
         }
     }

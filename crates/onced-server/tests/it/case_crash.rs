@@ -85,7 +85,8 @@ pub(crate) async fn record(database: &Database, key: &str) -> Vec<String> {
     let of_key = format!("FROM {} WHERE key = '{key}'", sql::table(database.backend()));
     let sqlite = format!("SELECT status, attempt, CAST(response_body AS TEXT) {of_key}");
     let postgres = format!("SELECT status, attempt, convert_from(response_body, 'UTF8') {of_key}");
-    let mut rows = database.sql().text(SqlText::each(&sqlite, &postgres)).await;
+    let mariadb = format!("SELECT status, attempt, CONVERT(response_body USING utf8mb4) {of_key}");
+    let mut rows = database.sql().text(SqlText::each(&sqlite, &postgres, &mariadb)).await;
     assert_eq!(rows.len(), 1, "records of {key}");
     rows.remove(0)
 }

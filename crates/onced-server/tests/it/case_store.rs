@@ -95,7 +95,7 @@ pub(crate) async fn records(database: &Database) -> i64 {
 /// How many records have an owner that is presumed alive.
 async fn live_leases(database: &Database) -> i64 {
     let now = match database.backend() {
-        Backend::Sqlite => "(SELECT now FROM onced_clock)",
+        Backend::Sqlite | Backend::MariaDb => "(SELECT now FROM onced_clock)",
         Backend::Postgres => "onced.clock()",
     };
     let table = sql::table(database.backend());
@@ -107,7 +107,7 @@ async fn attempts(database: &Database) -> i64 {
     database.sql().count(&format!("SELECT attempt FROM {}", sql::table(database.backend()))).await
 }
 
-/// A gateway whose PostgreSQL is behind a wire that the test can cut.
+/// A gateway whose database server is behind a wire that the test can cut.
 struct WiredGateway {
     address: SocketAddr,
     wire: Wire,
@@ -117,11 +117,7 @@ struct WiredGateway {
 
 impl WiredGateway {
     async fn start(database: &Database, routes: &str) -> Self {
-        let (server, name) = database.url().rsplit_once('/').expect("the URL names a database");
-        let (user, server) = server.rsplit_once('@').expect("the URL names a user");
-        let wire = Wire::start_to_postgres(server).await;
-        // TLS would hide what the wire has to see.
-        let url = format!("{user}@{}/{name}?sslmode=disable", wire.address);
+        let (wire, url) = Wire::before(database).await;
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let folder = tempfile::tempdir().expect("a folder for the configuration");
         let config = folder.path().join("onced.toml");

@@ -79,3 +79,8 @@ async fn contracts_say_whether_failures_run_again_sqlite() {
 async fn contracts_say_whether_failures_run_again_postgres() {
     contracts(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn contracts_say_whether_failures_run_again_mariadb() {
+    contracts(Backend::MariaDb).await;
+}

@@ -295,6 +295,11 @@ async fn each_route_of_the_example_does_what_it_says_postgres() {
 }
 
 #[tokio::test]
+async fn each_route_of_the_example_does_what_it_says_mariadb() {
+    each_route(Backend::MariaDb).await;
+}
+
+#[tokio::test]
 async fn the_example_is_sound_and_shows_every_setting() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("onced.toml");

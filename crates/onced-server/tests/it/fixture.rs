@@ -1,9 +1,9 @@
 //! What every end-to-end test stands on: a throw-away database, gateways in front of a scripted upstream, and time
 //! that runs at a tenth of its length but in the soak.
 
-/// Makes of each case a test on SQLite and one on PostgreSQL.
-macro_rules! on_both {
-    ($($case:ident: $sqlite:ident, $postgres:ident;)+) => { $(
+/// Makes of each case a test on each backend.
+macro_rules! on_all {
+    ($($case:ident: $sqlite:ident, $postgres:ident, $mariadb:ident;)+) => { $(
         #[tokio::test]
         async fn $sqlite() {
             $case(Backend::Sqlite).await;
@@ -13,9 +13,14 @@ macro_rules! on_both {
         async fn $postgres() {
             $case(Backend::Postgres).await;
         }
+
+        #[tokio::test]
+        async fn $mariadb() {
+            $case(Backend::MariaDb).await;
+        }
     )+ };
 }
-pub(crate) use on_both;
+pub(crate) use on_all;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -130,7 +135,7 @@ impl Gateway {
     }
 }
 
-/// The statements that count and look, for both backends, past our code.
+/// The statements that count and look, for every backend, past our code.
 pub(crate) mod sql {
     use testkit::Sql;
 
@@ -142,7 +147,7 @@ pub(crate) mod sql {
     /// The table of the records.
     pub(crate) fn table(backend: super::Backend) -> &'static str {
         match backend {
-            super::Backend::Sqlite => "onced_idempotency_keys",
+            super::Backend::Sqlite | super::Backend::MariaDb => "onced_idempotency_keys",
             super::Backend::Postgres => "onced.idempotency_keys",
         }
     }
@@ -150,7 +155,7 @@ pub(crate) mod sql {
     /// Ends the lease of every unfinished record now, as if that much time had passed: the shifted clock of the tests.
     pub(crate) async fn let_leases_run_out(sql: &Sql, backend: super::Backend) {
         let text = match backend {
-            super::Backend::Sqlite => {
+            super::Backend::Sqlite | super::Backend::MariaDb => {
                 "UPDATE onced_idempotency_keys SET lease_until = (SELECT now FROM onced_clock) WHERE lease_until IS NOT NULL"
             }
             super::Backend::Postgres => {
@@ -172,6 +177,10 @@ pub(crate) mod sql {
             super::Backend::Postgres => format!(
                 "CREATE OR REPLACE FUNCTION onced.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS \
                  $$ SELECT clock_timestamp() + interval '{seconds} s' $$"
+            ),
+            super::Backend::MariaDb => format!(
+                "CREATE OR REPLACE SQL SECURITY INVOKER VIEW onced_clock AS \
+                 SELECT UTC_TIMESTAMP(6) + INTERVAL {seconds} SECOND AS now"
             ),
         };
         sql.execute(&text).await;

@@ -65,6 +65,11 @@ async fn killed_at_random_moments_postgres() {
     killed_at_random_moments(Backend::Postgres, "postgres").await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn killed_at_random_moments_mariadb() {
+    killed_at_random_moments(Backend::MariaDb, "mariadb").await;
+}
+
 async fn killed_at_random_moments(backend: Backend, name: &str) {
     let kills = if testkit::soaking() { 150 } else { 50 };
     let seed = random::seed(name);

@@ -80,6 +80,7 @@ async fn all_is_finished(database: &Database) {
     let unfinished = SqlText::each(
         "SELECT count(*) FROM onced_idempotency_keys WHERE status <> 'completed'",
         "SELECT count(*) FROM onced.idempotency_keys WHERE status <> 'completed'",
+        "SELECT count(*) FROM onced_idempotency_keys WHERE status <> 'completed'",
     );
     let started = Instant::now();
     while database.sql().count(unfinished).await > 0 {
@@ -104,7 +105,7 @@ async fn effects_are_keys(database: &Database, keys: &[String]) {
 
 async fn rows(database: &Database) -> String {
     let keys = "SELECT (SELECT count(*) FROM onced_idempotency_keys), (SELECT count(*) FROM onced_deliveries)";
-    let rows = database.sql().text(SqlText::each(keys, &keys.replace("onced_", "onced."))).await;
+    let rows = database.sql().text(SqlText::each(keys, &keys.replace("onced_", "onced."), keys)).await;
     format!("{} records, {} deliveries in the ledger", rows[0][0], rows[0][1])
 }
 
@@ -116,4 +117,9 @@ async fn mixed_load_sqlite() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mixed_load_postgres() {
     mixed_load(Backend::Postgres, "postgres").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mixed_load_mariadb() {
+    mixed_load(Backend::MariaDb, "mariadb").await;
 }

@@ -5,7 +5,7 @@ use testkit::http_client::{Request, open, send};
 use testkit::{Backend, Database};
 
 use crate::case_crash::is_replayed;
-use crate::fixture::{Gateway, LIMIT, on_both, route, sql};
+use crate::fixture::{Gateway, LIMIT, on_all, route, sql};
 
 const OBSERVE: &str = "observe = true\nlease = \"60s\"\n";
 
@@ -27,7 +27,7 @@ async fn decisions(database: &Database, gateway: &mut Gateway) -> Vec<String> {
     gateway.process.signal(testkit::process::Signal::Terminate);
     gateway.process.wait(LIMIT).await;
     let table = match database.backend() {
-        Backend::Sqlite => "onced_deliveries",
+        Backend::Sqlite | Backend::MariaDb => "onced_deliveries",
         Backend::Postgres => "onced.deliveries",
     };
     let lines = database.sql().text(&format!("SELECT decision, answered_status FROM {table} ORDER BY decision")).await;
@@ -128,7 +128,7 @@ async fn a_dead_ledger_stops_nothing(backend: Backend) {
     database
         .sql()
         .execute(&match backend {
-            Backend::Sqlite => format!("ALTER TABLE gone RENAME TO {table}"),
+            Backend::Sqlite | Backend::MariaDb => format!("ALTER TABLE gone RENAME TO {table}"),
             Backend::Postgres => "ALTER TABLE onced.gone RENAME TO idempotency_keys".to_owned(),
         })
         .await;
@@ -143,9 +143,9 @@ async fn a_dead_ledger_stops_nothing(backend: Backend) {
     assert_eq!(body, b"ab");
 }
 
-on_both! {
-    nothing_is_withheld: nothing_is_withheld_sqlite, nothing_is_withheld_postgres;
-    nothing_is_refused: nothing_is_refused_sqlite, nothing_is_refused_postgres;
-    the_request_goes_on_as_it_came: the_request_goes_on_as_it_came_sqlite, the_request_goes_on_as_it_came_postgres;
-    a_dead_ledger_stops_nothing: a_dead_ledger_stops_nothing_sqlite, a_dead_ledger_stops_nothing_postgres;
+on_all! {
+    nothing_is_withheld: nothing_is_withheld_sqlite, nothing_is_withheld_postgres, nothing_is_withheld_mariadb;
+    nothing_is_refused: nothing_is_refused_sqlite, nothing_is_refused_postgres, nothing_is_refused_mariadb;
+    the_request_goes_on_as_it_came: the_request_goes_on_as_it_came_sqlite, the_request_goes_on_as_it_came_postgres, the_request_goes_on_as_it_came_mariadb;
+    a_dead_ledger_stops_nothing: a_dead_ledger_stops_nothing_sqlite, a_dead_ledger_stops_nothing_postgres, a_dead_ledger_stops_nothing_mariadb;
 }

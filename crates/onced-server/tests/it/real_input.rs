@@ -121,6 +121,11 @@ async fn every_github_payload_is_delivered_once_postgres() {
     every_github_payload(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn every_github_payload_is_delivered_once_mariadb() {
+    every_github_payload(Backend::MariaDb).await;
+}
+
 /// The provider charges and its first answer is lost. The client repeats after half a second or more, and once more
 /// after another half; by then the lease is over, whatever happened before.
 async fn the_stripe_client_charges_once(backend: Backend) {
@@ -155,6 +160,11 @@ async fn the_stripe_client_charges_once_sqlite() {
 #[tokio::test]
 async fn the_stripe_client_charges_once_postgres() {
     the_stripe_client_charges_once(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn the_stripe_client_charges_once_mariadb() {
+    the_stripe_client_charges_once(Backend::MariaDb).await;
 }
 
 /// What `curl -i` shows.
@@ -209,4 +219,9 @@ async fn curl_sees_first_replay_and_mismatch_sqlite() {
 #[tokio::test]
 async fn curl_sees_first_replay_and_mismatch_postgres() {
     curl_sees_the_contract(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn curl_sees_first_replay_and_mismatch_mariadb() {
+    curl_sees_the_contract(Backend::MariaDb).await;
 }

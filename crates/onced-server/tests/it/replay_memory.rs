@@ -6,7 +6,7 @@ use testkit::http_client::{Request, send};
 use testkit::process::Signal;
 use testkit::{Backend, Database};
 
-use crate::fixture::{Gateway, LIMIT, on_both, route, sql};
+use crate::fixture::{Gateway, LIMIT, on_all, route, sql};
 
 async fn replays(backend: Backend, store: &str, comes_from_memory: bool) {
     let database = Database::create(backend).await;
@@ -33,7 +33,7 @@ async fn replays(backend: Backend, store: &str, comes_from_memory: bool) {
     gateway.process.signal(Signal::Terminate);
     gateway.process.wait(LIMIT).await;
     let table = match backend {
-        Backend::Sqlite => "onced_deliveries",
+        Backend::Sqlite | Backend::MariaDb => "onced_deliveries",
         Backend::Postgres => "onced.deliveries",
     };
     let lines = format!("SELECT count(*) FROM {table} WHERE answered_status = 201");
@@ -48,7 +48,7 @@ async fn without_memory(backend: Backend) {
     replays(backend, "replay_memory = 0", false).await;
 }
 
-on_both! {
-    from_memory: a_repeated_replay_comes_from_memory_on_sqlite, a_repeated_replay_comes_from_memory_on_postgres;
-    without_memory: without_memory_the_record_is_read_on_sqlite, without_memory_the_record_is_read_on_postgres;
+on_all! {
+    from_memory: a_repeated_replay_comes_from_memory_on_sqlite, a_repeated_replay_comes_from_memory_on_postgres, a_repeated_replay_comes_from_memory_on_mariadb;
+    without_memory: without_memory_the_record_is_read_on_sqlite, without_memory_the_record_is_read_on_postgres, without_memory_the_record_is_read_on_mariadb;
 }

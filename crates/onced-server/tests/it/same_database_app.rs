@@ -9,10 +9,12 @@ use std::time::Duration;
 use http::HeaderMap;
 use onced_harness::{Call, Recorder, RecorderOptions, Reply};
 use testkit::process::free_port;
-use testkit::{Backend, Database, Sql};
+use testkit::{Database, Sql};
 
 const COMPLETE_SQLITE: &str = include_str!("../../../../docs/guides/sql/complete.sqlite.sql");
 const COMPLETE_POSTGRES: &str = include_str!("../../../../docs/guides/sql/complete-function.postgres.sql");
+const COMPLETE_MARIADB: &str = include_str!("../../../../docs/guides/sql/complete.mariadb.sql");
+const HEADERS: &str = r#"[["content-type","application/json"]]"#;
 
 /// What the application does with a call.
 #[derive(Clone, Debug)]
@@ -79,26 +81,26 @@ pub(crate) async fn orders_of(database: &Database, key: &str) -> i64 {
 /// Starts the application on that database; `work` says what it does with each call.
 pub(crate) async fn start(database: &Database, work: impl Fn(&Call) -> Work + Send + Sync + 'static) -> Recorder {
     create_orders(database).await;
-    let (sql, backend, work) = (database.sql().clone(), database.backend(), Arc::new(work));
+    let (sql, work) = (database.sql().clone(), Arc::new(work));
     // A port that no outgoing connection is given while the application is down.
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let options = RecorderOptions::default().listen(listen).effect_fn(move |call: Call| {
         let (sql, work) = (sql.clone(), work(&call));
-        async move { Some(run(&sql, backend, &call, work).await) }
+        async move { Some(run(&sql, &call, work).await) }
     });
     Recorder::start(options).await.expect("the application can listen")
 }
 
-async fn run(sql: &Sql, backend: Backend, call: &Call, work: Work) -> Reply {
+async fn run(sql: &Sql, call: &Call, work: Work) -> Reply {
     tokio::time::sleep(work.before).await;
-    if work.commits && !commit(sql, backend, &call.headers, &work).await {
+    if work.commits && !commit(sql, &call.headers, &work).await {
         return Reply::status(409).json(r#"{"lost":"another attempt has taken over"}"#).without_effect();
     }
     let reply = Reply::status(work.then_answers.unwrap_or(work.status)).json(work.body).delay_answer(work.after);
     if work.commits { reply.with_effect() } else { reply.without_effect() }
 }
 
-/// Whether the record was completed. A lost claim is no row on SQLite, and an error of its own on PostgreSQL.
+/// Whether the record was completed. A lost claim is no row on SQLite and MariaDB, and an error of its own on PostgreSQL.
 fn completed(rows: Result<u64, sqlx::Error>) -> bool {
     match rows {
         Ok(rows) => rows == 1,
@@ -111,23 +113,15 @@ fn completed(rows: Result<u64, sqlx::Error>) -> bool {
 }
 
 /// One transaction: the order, and the completion. `false` where another attempt has taken over.
-pub(crate) async fn commit(sql: &Sql, backend: Backend, headers: &HeaderMap, work: &Work) -> bool {
+pub(crate) async fn commit(sql: &Sql, headers: &HeaderMap, work: &Work) -> bool {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
     let (scope, key, token) = (header("onced-scope"), header("onced-key"), header("onced-lease-token"));
     let attempt: i32 = header("onced-attempt").parse().unwrap_or(0);
     macro_rules! in_one_transaction {
-        ($pool:expr, $begin:expr, $order:expr, $complete:expr) => {{
+        ($pool:expr, $begin:expr, $order:expr, $complete:expr, [$($value:expr),+]) => {{
             let mut tx = $pool.begin_with($begin).await.expect("begin");
             sqlx::query($order).bind(&key).bind(attempt).bind(&work.body).execute(&mut *tx).await.expect("order");
-            let done = sqlx::query($complete)
-                .bind(&scope)
-                .bind(&key)
-                .bind(&token)
-                .bind(i32::from(work.status))
-                .bind(r#"[["content-type","application/json"]]"#)
-                .bind(work.body.as_bytes())
-                .execute(&mut *tx)
-                .await;
+            let done = sqlx::query($complete)$(.bind($value))+.execute(&mut *tx).await;
             if completed(done.map(|done| done.rows_affected())) {
                 tx.commit().await.expect("commit");
                 true
@@ -137,20 +131,28 @@ pub(crate) async fn commit(sql: &Sql, backend: Backend, headers: &HeaderMap, wor
             }
         }};
     }
-    match (sql, backend) {
-        (Sql::Sqlite(pool), _) => in_one_transaction!(
+    let (status, body) = (i32::from(work.status), work.body.as_bytes());
+    match sql {
+        Sql::Sqlite(pool) => in_one_transaction!(
             pool,
             "BEGIN IMMEDIATE",
             "INSERT INTO orders (key, attempt, body) VALUES (?1, ?2, ?3)",
-            COMPLETE_SQLITE
+            COMPLETE_SQLITE,
+            [&scope, &key, &token, status, HEADERS, body]
         ),
-        (Sql::Postgres(pool), _) => {
-            in_one_transaction!(
-                pool,
-                "BEGIN",
-                "INSERT INTO orders (key, attempt, body) VALUES ($1, $2, $3)",
-                COMPLETE_POSTGRES
-            )
-        }
+        Sql::Postgres(pool) => in_one_transaction!(
+            pool,
+            "BEGIN",
+            "INSERT INTO orders (key, attempt, body) VALUES ($1, $2, $3)",
+            COMPLETE_POSTGRES,
+            [&scope, &key, &token, status, HEADERS, body]
+        ),
+        Sql::MariaDb(pool) => in_one_transaction!(
+            pool,
+            "BEGIN",
+            "INSERT INTO orders (`key`, attempt, body) VALUES (?, ?, ?)",
+            COMPLETE_MARIADB,
+            [status, HEADERS, body, &scope, &key, &token]
+        ),
     }
 }

@@ -44,7 +44,13 @@ async fn logged(gateway: &mut Gateway, database: &Database, key: &str) -> Vec<St
         )
     };
     let text = (of("onced_deliveries"), of("onced.deliveries"));
-    database.sql().text(SqlText::each(&text.0, &text.1)).await.into_iter().flatten().collect()
+    database
+        .sql()
+        .text(SqlText::each(&text.0, &text.1, &text.0.replace("AS text", "AS char")))
+        .await
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Sends a request to an upstream that holds it there.
@@ -87,6 +93,11 @@ async fn a_waiting_duplicate_gets_the_outcome_of_the_running_postgres() {
     outcome_of_the_running(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_waiting_duplicate_gets_the_outcome_of_the_running_mariadb() {
+    outcome_of_the_running(Backend::MariaDb).await;
+}
+
 async fn time_is_over(backend: Backend) {
     let database = Database::create(backend).await;
     let upstream = outside_app(&database).await;
@@ -125,6 +136,11 @@ async fn a_duplicate_waits_no_longer_than_it_was_told_sqlite() {
 #[tokio::test]
 async fn a_duplicate_waits_no_longer_than_it_was_told_postgres() {
     time_is_over(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_duplicate_waits_no_longer_than_it_was_told_mariadb() {
+    time_is_over(Backend::MariaDb).await;
 }
 
 /// The gateway that runs the attempt is killed; the duplicate waits at another.
@@ -176,6 +192,11 @@ async fn a_waiting_duplicate_takes_over_from_a_dead_runner_postgres() {
     runner_dies(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_waiting_duplicate_takes_over_from_a_dead_runner_mariadb() {
+    runner_dies(Backend::MariaDb).await;
+}
+
 async fn many_wait(backend: Backend) {
     const WAITERS: usize = 40;
     let database = Database::create(backend).await;
@@ -214,6 +235,11 @@ async fn many_who_wait_hold_no_connection_postgres() {
     many_wait(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn many_who_wait_hold_no_connection_mariadb() {
+    many_wait(Backend::MariaDb).await;
+}
+
 async fn nobody_waits_any_more(backend: Backend) {
     let database = Database::create(backend).await;
     let upstream = outside_app(&database).await;
@@ -246,4 +272,9 @@ async fn waiting_ends_with_its_client_and_with_its_gateway_sqlite() {
 #[tokio::test]
 async fn waiting_ends_with_its_client_and_with_its_gateway_postgres() {
     nobody_waits_any_more(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn waiting_ends_with_its_client_and_with_its_gateway_mariadb() {
+    nobody_waits_any_more(Backend::MariaDb).await;
 }

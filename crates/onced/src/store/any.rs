@@ -10,6 +10,8 @@ use uuid::Uuid;
 use super::deliveries::{Deliveries, DeliveryLine, DeliveryRead, Repeats};
 use super::health::{Backends, Growth, Health, Overdue, SchemaVersion, Settings, Unfinished};
 use super::keys::{Basis, Claim, Claimed, Keys, Moved, OwnerMove, Seen};
+#[cfg(feature = "mysql")]
+use super::mysql::MySqlStore;
 #[cfg(feature = "postgres")]
 use super::postgres::PgStore;
 #[cfg(feature = "sqlite")]
@@ -26,6 +28,8 @@ pub enum AnyStore {
     Sqlite(SqliteStore),
     #[cfg(feature = "postgres")]
     Postgres(PgStore),
+    #[cfg(feature = "mysql")]
+    MySql(MySqlStore),
 }
 
 macro_rules! each {
@@ -35,12 +39,14 @@ macro_rules! each {
             AnyStore::Sqlite($it) => $do,
             #[cfg(feature = "postgres")]
             AnyStore::Postgres($it) => $do,
+            #[cfg(feature = "mysql")]
+            AnyStore::MySql($it) => $do,
         }
     };
 }
 
 impl AnyStore {
-    /// Opens the store of that URL: `sqlite:PATH` or `postgres://…`. Does not migrate.
+    /// Opens the store of that URL: `sqlite:PATH`, `postgres://…`, or `mysql://…` for MariaDB. Does not migrate.
     ///
     /// # Errors
     /// Where the URL names no backend of this build, the database cannot be opened, or its commits may not survive.
@@ -50,7 +56,9 @@ impl AnyStore {
             "sqlite" => Ok(Self::Sqlite(SqliteStore::open(url, options).await?)),
             #[cfg(feature = "postgres")]
             "postgres" | "postgresql" => Ok(Self::Postgres(PgStore::open(url, options).await?)),
-            _ => Err(StoreError::refused("a store's URL begins with sqlite: or postgres://")),
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => Ok(Self::MySql(MySqlStore::open(url, options).await?)),
+            _ => Err(StoreError::refused("a store's URL begins with sqlite:, postgres:// or mysql://")),
         }
     }
 

@@ -74,7 +74,7 @@ pub struct Repeats {
 
 impl Repeats {
     /// Gathers rows that are ordered by scope: each is a decision with its first and last time, or a key.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn gather(rows: impl Iterator<Item = Result<RepeatsRow, StoreError>>) -> Result<Vec<Self>, StoreError> {
         let mut all: Vec<Self> = Vec::new();
         for row in rows {
@@ -102,14 +102,14 @@ impl Repeats {
 }
 
 /// A row of the statement behind [`Repeats`].
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) struct RepeatsRow {
     pub(crate) scope: String,
     pub(crate) what: Repeated,
     pub(crate) count: u64,
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) enum Repeated {
     Decision { decision: String, first: Timestamp, last: Timestamp },
     Key(String),

@@ -30,7 +30,7 @@ impl StoreError {
         Self { kind, words: words.into(), source: None }
     }
 
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn with_source(
         kind: StoreErrorKind,
         words: impl Into<String>,
@@ -39,13 +39,13 @@ impl StoreError {
         Self { kind, words: words.into(), source: Some(source.into()) }
     }
 
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn refused(words: impl Into<String>) -> Self {
         Self::new(StoreErrorKind::Refused, words)
     }
 
     /// The same error, of which more is known: what may be done next.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn with_kind(self, kind: StoreErrorKind) -> Self {
         Self { kind, ..self }
     }
@@ -100,13 +100,17 @@ fn kind_of(answer: &(dyn sqlx::error::DatabaseError + 'static)) -> Option<StoreE
     if answer.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() {
         return Some(super::sqlite::error::kind_of(answer));
     }
+    #[cfg(feature = "mysql")]
+    if answer.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().is_some() {
+        return Some(super::mysql::error::kind_of(answer));
+    }
     let _ = answer;
     None
 }
 
 /// Translates what every driver has in common; `of_database` reads the code of the database's own answer.
 // The driver's errors are its own to extend.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 #[allow(clippy::wildcard_enum_match_arm)]
 pub(crate) fn translate(
     error: sqlx::Error,
@@ -130,7 +134,7 @@ pub(crate) fn translate(
     StoreError::with_source(kind, words, error)
 }
 
-#[cfg(all(test, any(feature = "sqlite", feature = "postgres")))]
+#[cfg(all(test, any(feature = "sqlite", feature = "postgres", feature = "mysql")))]
 mod tests {
     use super::*;
 

@@ -17,6 +17,8 @@ pub enum Settings {
     Postgres(PostgresSettings),
     /// Of SQLite.
     Sqlite(SqliteSettings),
+    /// Of MariaDB.
+    MariaDb(MariaDbSettings),
 }
 
 /// How PostgreSQL is set.
@@ -59,6 +61,43 @@ pub struct SqliteSettings {
     pub file: PathBuf,
     /// Why the file takes no writes, where it takes none.
     pub not_writable: Option<String>,
+}
+
+/// How MariaDB is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MariaDbSettings {
+    /// As it says it: `10.11.19-MariaDB-0+deb12u1`.
+    pub version: String,
+    /// `innodb_flush_log_at_trx_commit`: with 1 a commit is on the disk before it is confirmed.
+    pub flush_log_at_commit: u32,
+    /// Whether a page that was half written in a crash can be restored.
+    pub doublewrite: bool,
+    /// Whether commits are written to a binary log as well, which then decides about them after a crash.
+    pub log_bin: bool,
+    /// After how many commits the binary log is forced to the disk; 0 for whenever the system likes.
+    pub sync_binlog: u32,
+    /// Whether it is a node of a Galera cluster.
+    pub galera: bool,
+    /// A replica, or a primary that takes no writes.
+    pub read_only: bool,
+    /// Whether a lock that is not got in time undoes the whole transaction.
+    pub rollback_on_timeout: bool,
+    /// The ledger's tables, if any, that are not in InnoDB: nothing is rolled back there.
+    pub other_engine: Option<String>,
+    /// The most bytes that a statement and its parameters may have: an outcome beyond it cannot be stored.
+    pub max_allowed_packet: u64,
+    /// How many connections the server takes.
+    pub max_connections: u32,
+    /// Of those, in use now and to be seen, ours included.
+    pub used_connections: u32,
+}
+
+impl MariaDbSettings {
+    /// The first two numbers of the version; zeros where they cannot be read.
+    pub fn release(&self) -> (u32, u32) {
+        let mut numbers = self.version.split('.').map(|part| part.parse().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    }
 }
 
 /// The version of the schema.

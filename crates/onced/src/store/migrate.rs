@@ -1,4 +1,4 @@
-//! Migrations: what both backends have in common. sqlx's migrator keeps the list and its checksums; the backends hold
+//! Migrations: what all backends have in common. sqlx's migrator keeps the list and its checksums; the backends hold
 //! the lock, and refuse tables that are not ours and schemas that are newer than this binary.
 
 use std::borrow::Cow;

@@ -3,14 +3,16 @@
 //! One trait per table ([`keys`], [`deliveries`], [`upkeep`]), two about all of them ([`sweep`], [`health`]), one folder
 //! per backend with the same file names in it.
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod any;
 pub mod deliveries;
 mod error;
 pub mod health;
 pub mod keys;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod migrate;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
@@ -20,7 +22,7 @@ pub mod upkeep;
 
 use std::time::Duration;
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use self::any::AnyStore;
 pub use self::error::{StoreError, StoreErrorKind, passes};
 
@@ -74,10 +76,12 @@ pub enum Durability {
     Required,
     /// Warn, and go on.
     WeakAccepted,
+    /// Say nothing of it, nor of whether the server is one to decide on: for whoever looks at a store and writes nothing.
+    NotAsked,
 }
 
 impl Durability {
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     fn accept(self, risks: impl IntoIterator<Item = &'static str>) -> Result<(), StoreError> {
         for risk in risks {
             match self {
@@ -87,6 +91,7 @@ impl Durability {
                     )));
                 }
                 Self::WeakAccepted => tracing::warn!(risk, "the store can lose commits"),
+                Self::NotAsked => {}
             }
         }
         Ok(())
@@ -96,7 +101,7 @@ impl Durability {
 /// Opens a transaction. The one place that does: a cancelled `begin` can leave a pooled connection inside an open
 /// transaction, and what its next borrower writes would never be committed. So it runs in a task of its own, which
 /// nobody cancels; where the caller has gone, the transaction is dropped and rolled back.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 async fn open_transaction<DB: sqlx::Database>(
     pool: &sqlx::Pool<DB>,
     statement: &'static str,
@@ -107,7 +112,7 @@ async fn open_transaction<DB: sqlx::Database>(
 
 /// What [`keys::Transactional`] asks of a transaction beyond its opening, for a backend whose errors `$of` translates. A
 /// commit is bounded by our own clock: the way to the database may be silent.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 macro_rules! transaction_ends {
     ($of:path) => {
         async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {
@@ -132,9 +137,9 @@ macro_rules! transaction_ends {
         }
     };
 }
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) use transaction_ends;
 
 /// Above what a database takes to commit when it is well.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 const COMMIT_LIMIT: Duration = Duration::from_secs(15);

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use onced::guard::{Atomic, Begun, EndError, Request};
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::fingerprint::{BodyRecipe, Fingerprint, RequestParts};
@@ -34,6 +35,7 @@ async fn is_replayed<S: Tested>(bench: &Bench<S>, key: &Key, code: u16) -> bool 
 async fn rows_and_outcome_commit_together_and_a_dropped_right_leaves_nothing() {
     commits_together::<SqliteStore>().await;
     commits_together::<PgStore>().await;
+    commits_together::<MySqlStore>().await;
 }
 
 async fn commits_together<S: Tested>() {
@@ -65,6 +67,7 @@ async fn commits_together<S: Tested>() {
 async fn a_refusal_and_a_failure_are_kept_without_their_rows() {
     kept_without_rows::<SqliteStore>().await;
     kept_without_rows::<PgStore>().await;
+    kept_without_rows::<MySqlStore>().await;
 }
 
 async fn kept_without_rows<S: Tested>() {
@@ -99,6 +102,7 @@ async fn kept_without_rows<S: Tested>() {
 async fn the_text_of_a_failure_is_kept_short() {
     shortened::<SqliteStore>().await;
     shortened::<PgStore>().await;
+    shortened::<MySqlStore>().await;
 }
 
 async fn shortened<S: Tested>() {
@@ -116,6 +120,7 @@ async fn shortened<S: Tested>() {
 async fn a_failure_is_recorded_over_nobodys_outcome() {
     recorded_over_nobody::<SqliteStore>().await;
     recorded_over_nobody::<PgStore>().await;
+    recorded_over_nobody::<MySqlStore>().await;
 }
 
 async fn recorded_over_nobody<S: Tested>() {
@@ -137,6 +142,7 @@ async fn recorded_over_nobody<S: Tested>() {
 async fn what_is_out_of_attempts_is_given_up_for_good() {
     given_up::<SqliteStore>().await;
     given_up::<PgStore>().await;
+    given_up::<MySqlStore>().await;
 }
 
 async fn given_up<S: Tested>() {
@@ -152,6 +158,7 @@ async fn given_up<S: Tested>() {
 async fn a_lost_claim_takes_the_rows_with_it() {
     fenced::<SqliteStore>().await;
     fenced::<PgStore>().await;
+    fenced::<MySqlStore>().await;
 }
 
 async fn fenced<S: Tested>() {
@@ -165,21 +172,45 @@ async fn fenced<S: Tested>() {
     assert_eq!((bench.orders(&key).await, bench.record(&key).await.len()), (0, 0));
 }
 
-/// What passes is run again, the claim as well as the recording of a failure and of a refusal. PostgreSQL alone: SQLite
-/// raises nothing on demand.
+/// What passes is run again, the claim as well as the recording of a failure and of a refusal. Not on SQLite, which raises
+/// nothing on demand.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_passes_is_run_again_at_the_claim_and_at_the_recording() {
+    run_again::<PgStore>().await;
+    run_again::<MySqlStore>().await;
+}
+
+async fn run_again<S: Tested>() {
     for (event, again) in [("INSERT", 2), ("UPDATE", 0)] {
-        let bench = Bench::<PgStore>::new().await;
-        for statement in [
-            "CREATE SEQUENCE tries".to_owned(),
-            "CREATE FUNCTION fail_some() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 IF nextval('tries') % 3 > 0 THEN RAISE EXCEPTION USING ERRCODE = '40001'; END IF;
-                 RETURN NEW;
-             END $$"
-                .to_owned(),
-            format!("CREATE TRIGGER fail_some BEFORE {event} ON {{keys}} FOR EACH ROW EXECUTE FUNCTION fail_some()"),
-        ] {
+        let bench = Bench::<S>::new().await;
+        let (statements, last) = match S::BACKEND {
+            Backend::MariaDb => (
+                vec![
+                    "CREATE SEQUENCE tries NOCACHE".to_owned(),
+                    format!(
+                        "CREATE TRIGGER fail_some BEFORE {event} ON {{keys}} FOR EACH ROW BEGIN
+                             IF NEXTVAL(tries) % 3 > 0 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; END IF;
+                         END"
+                    ),
+                ],
+                "next_not_cached_value - 1",
+            ),
+            Backend::Postgres | Backend::Sqlite => (
+                vec![
+                    "CREATE SEQUENCE tries".to_owned(),
+                    "CREATE FUNCTION fail_some() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                         IF nextval('tries') % 3 > 0 THEN RAISE EXCEPTION USING ERRCODE = '40001'; END IF;
+                         RETURN NEW;
+                     END $$"
+                        .to_owned(),
+                    format!(
+                        "CREATE TRIGGER fail_some BEFORE {event} ON {{keys}} FOR EACH ROW EXECUTE FUNCTION fail_some()"
+                    ),
+                ],
+                "last_value",
+            ),
+        };
+        for statement in statements {
             bench.execute(&statement).await;
         }
         let (failed, refused) = (fresh_key(), fresh_key());
@@ -190,7 +221,7 @@ async fn what_passes_is_run_again_at_the_claim_and_at_the_recording() {
         assert!(matches!(recorded, Begun::Execute(_)), "{event}: {recorded:?}");
         assert!(is_replayed(&bench, &refused, 422).await, "{event}");
         // Two that fail and one that passes, for each claim (of an attempt and of its recording) or each recording.
-        assert_eq!(bench.count("SELECT last_value FROM tries").await, 6 + 3 * again, "{event}");
+        assert_eq!(bench.count(&format!("SELECT {last} FROM tries")).await, 6 + 3 * again, "{event}");
     }
 }
 
@@ -199,6 +230,7 @@ async fn what_passes_is_run_again_at_the_claim_and_at_the_recording() {
 async fn a_duplicate_waits_for_the_outcome() {
     waits::<SqliteStore>().await;
     waits::<PgStore>().await;
+    waits::<MySqlStore>().await;
 }
 
 async fn waits<S: Tested>() {
@@ -206,7 +238,7 @@ async fn waits<S: Tested>() {
     let key = fresh_key();
     let mut atomic = begun(&bench, &key).await;
     order(&mut atomic, &key).await;
-    if S::BACKEND == Backend::Postgres {
+    if S::BACKEND != Backend::Sqlite {
         let told = bench.guard.begin_atomic(&delivery(&key), NOT).await.unwrap();
         assert!(matches!(told, Begun::InProgress { .. }), "{told:?}");
     }
@@ -241,6 +273,7 @@ async fn on_sqlite_a_write_lock_that_is_not_got_is_in_progress_and_a_known_outco
 async fn a_failure_within_the_callers_transaction_undoes_what_came_after_the_savepoint() {
     undoes_to_the_savepoint::<SqliteStore>().await;
     undoes_to_the_savepoint::<PgStore>().await;
+    undoes_to_the_savepoint::<MySqlStore>().await;
 }
 
 async fn undoes_to_the_savepoint<S: Tested>() {

@@ -17,6 +17,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use onced::guard::Guard;
 use onced::http::axum::{Onced, Tx, TxError};
 use onced::store::deliveries::LogDeliveries;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::decision::Policy;
@@ -25,7 +26,7 @@ use onced_core::lease::Lease;
 use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 
-use crate::bench::{Bench, LIMIT, SCOPE, Tested, fresh_key, patient, until};
+use crate::bench::{Bench, LIMIT, SCOPE, Tested, conflict_of, fresh_key, patient, until};
 
 /// What the handler does in one run. Whatever it is, it writes an order first.
 #[derive(Clone, Copy, Debug)]
@@ -171,7 +172,7 @@ async fn handle<S: Tested>(
         }
         Does::Panic => panic!("as the test wants it"),
         Does::Conflict => {
-            S::run(&mut tx, "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$").await?;
+            S::run(&mut tx, conflict_of(S::BACKEND)).await?;
             unreachable!("the statement fails")
         }
         Does::KeepTheTransaction => {
@@ -212,17 +213,18 @@ async fn handle<S: Tested>(
     })
 }
 
-macro_rules! on_both {
+macro_rules! on_all {
     ($($name:ident => $of:ident;)*) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
             $of::<SqliteStore>().await;
             $of::<PgStore>().await;
+            $of::<MySqlStore>().await;
         })*
     };
 }
 
-on_both! {
+on_all! {
     the_first_answer_is_replayed_and_other_requests_are_told_apart => replays;
     an_answer_that_refuses_or_fails_takes_its_rows_with_it => without_rows;
     a_panic_and_a_broken_answer_leave_nothing => leaves_nothing;
@@ -477,7 +479,7 @@ async fn hangs_up<S: Tested>() {
 }
 
 /// More duplicates than the store has connections, while the handler runs: each is told at once, and no other key waits
-/// on PostgreSQL. (On SQLite whoever writes waits for the one writer.)
+/// on PostgreSQL and MariaDB. (On SQLite whoever writes waits for the one writer.)
 async fn hot_key<S: Tested>() {
     let (app, key) = (App::<S>::new().await, fresh_key());
     app.next(&[Does::Hang]);
@@ -487,7 +489,7 @@ async fn hot_key<S: Tested>() {
     for answer in join_all((0..50).map(|_| app.order(&key))).await {
         assert_eq!((answer.status, answer.code().as_str()), (StatusCode::CONFLICT, "in-progress"));
     }
-    if S::BACKEND == testkit::Backend::Postgres {
+    if S::BACKEND != testkit::Backend::Sqlite {
         assert_eq!(app.order(&fresh_key()).await.status, StatusCode::CREATED);
     }
     app.script.go_on.add_permits(1);
@@ -557,11 +559,16 @@ async fn o_12<S: Tested>() {
     assert_eq!(app.runs(), 2);
 }
 
-/// O-30.2: what passes is run again, whole; what does not pass is 503, a failed attempt without rows. PostgreSQL alone: a SQLite
+/// O-30.2: what passes is run again, whole; what does not pass is 503, a failed attempt without rows. Not on SQLite: its
 /// transaction has the write lock before its handler runs, and meets no conflict.
 #[tokio::test(flavor = "multi_thread")]
 async fn o_30_2_a_serialization_failure_runs_the_handler_again() {
-    let (app, key) = (App::<PgStore>::new().await, fresh_key());
+    runs_again::<PgStore>().await;
+    runs_again::<MySqlStore>().await;
+}
+
+async fn runs_again<S: Tested>() {
+    let (app, key) = (App::<S>::new().await, fresh_key());
     app.next(&[Does::Conflict, Does::Conflict]);
     let answer = app.order(&key).await;
     assert_eq!((answer.status, app.runs(), app.rows(&key).await), (StatusCode::CREATED, 3, 1));
@@ -577,11 +584,16 @@ async fn o_30_2_a_serialization_failure_runs_the_handler_again() {
     assert_eq!((app.order(&hopeless).await.status, app.rows(&hopeless).await), (StatusCode::CREATED, 1));
 }
 
-/// A handler that hands its transaction on has not ended when it answers. PostgreSQL alone: on SQLite what it keeps is the
-/// one write lock.
+/// A handler that hands its transaction on has not ended when it answers. Not on SQLite: there what it keeps is the one write
+/// lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_keeps_its_transaction_commits_nothing() {
-    let (app, key) = (App::<PgStore>::new().await, fresh_key());
+    keeps_it::<PgStore>().await;
+    keeps_it::<MySqlStore>().await;
+}
+
+async fn keeps_it<S: Tested>() {
+    let (app, key) = (App::<S>::new().await, fresh_key());
     app.next(&[Does::KeepTheTransaction]);
     let answer = app.order(&key).await;
     assert_eq!((answer.status, answer.code().as_str()), (StatusCode::INTERNAL_SERVER_ERROR, "handler-failed"));

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use http_body_util::BodyExt as _;
 use onced::http::axum::{Onced, OncedLayer, Tx, TxError};
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::decision::Policy;
@@ -89,17 +90,18 @@ impl Answer {
     }
 }
 
-macro_rules! on_both {
+macro_rules! on_all {
     ($($name:ident => $of:ident;)*) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
             $of::<SqliteStore>().await;
             $of::<PgStore>().await;
+            $of::<MySqlStore>().await;
         })*
     };
 }
 
-on_both! {
+on_all! {
     a_routes_own_rules_hold => own_rules;
     a_request_is_what_the_client_sent_decoded_and_under_its_whole_path => what_was_sent;
     an_answer_that_could_not_be_recorded_is_withheld => not_recorded;
@@ -161,6 +163,10 @@ async fn not_recorded<S: Tested>() {
                  RAISE EXCEPTION 'as the test wants it';
              END $$;
              CREATE TRIGGER refuse BEFORE UPDATE ON {keys} FOR EACH ROW EXECUTE FUNCTION refuse()"
+        }
+        Backend::MariaDb => {
+            "CREATE TRIGGER refuse BEFORE UPDATE ON {keys} FOR EACH ROW
+                 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'as the test wants it'"
         }
     };
     app.bench.execute(trigger).await;

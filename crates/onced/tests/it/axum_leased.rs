@@ -15,6 +15,7 @@ use onced::guard::{Guard, Step};
 use onced::http::axum::{Leased, LeasedError, Onced};
 use onced::store::StoreOptions;
 use onced::store::deliveries::LogDeliveries;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::decision::{OnUnknown, Policy};
@@ -24,8 +25,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
 
-use crate::bench::{Bench, Tested, fresh_key, patient, scope, until};
-use crate::proxy::{Cut, Proxy};
+use crate::bench::{Bench, Tested, conflict_of, fresh_key, patient, scope, until};
+use crate::proxy::{Cut, Proxy, commit_of};
 
 /// What the handler does in one run. Unless it says otherwise it announces a call, makes it, and then writes an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +212,7 @@ async fn handle<S: Tested>(
     let meets_a_conflict =
         |left: &AtomicU32| left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
     if does == Does::CallThenConflict || meets_a_conflict(&script.conflicts) {
-        S::run(tx, "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$").await?;
+        S::run(tx, conflict_of(S::BACKEND)).await?;
         unreachable!("the statement fails");
     }
     if does == Does::ConflictAtCommit {
@@ -225,17 +226,18 @@ async fn handle<S: Tested>(
     Ok((StatusCode::from_u16(status).unwrap(), [("x-run", run.to_string())], by).into_response())
 }
 
-macro_rules! on_both {
+macro_rules! on_all {
     ($($name:ident => $of:ident;)*) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
             $of::<SqliteStore>().await;
             $of::<PgStore>().await;
+            $of::<MySqlStore>().await;
         })*
     };
 }
 
-on_both! {
+on_all! {
     the_call_is_announced_before_it_and_the_rows_commit_with_the_answer => succeeds;
     an_answer_that_is_no_outcome_leaves_a_call_unknown_and_nothing_else => not_final;
     a_panic_is_a_failed_attempt_before_the_call_and_unknown_after_it => panics;
@@ -451,10 +453,15 @@ async fn o_29<S: Tested>() {
 }
 
 /// O-30.2 in leased mode: rows that met a serialization failure are written again, and what a step has recorded is not
-/// called again. PostgreSQL alone: a SQLite transaction has the write lock before its first statement.
+/// called again. Not on SQLite: a transaction has the write lock there before its first statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn o_30_2_a_serialization_failure_repeats_the_rows_and_no_recorded_call() {
-    let app = App::<PgStore>::new(OnUnknown::Hold).await;
+    repeats_rows::<PgStore>().await;
+    repeats_rows::<MySqlStore>().await;
+}
+
+async fn repeats_rows<S: Tested>() {
+    let app = App::<S>::new(OnUnknown::Hold).await;
     let key = fresh_key();
     app.next(&[Does::StepThenConflicts(2)]);
     assert_eq!(app.order(&key).await.status, StatusCode::CREATED);
@@ -511,15 +518,17 @@ async fn a_serialization_failure_at_the_commit_is_one_as_well() {
     }
 }
 
-/// As it goes over the wire; the opening of a transaction has the word in it.
-const COMMIT: &str = "COMMIT\0";
-
-/// PostgreSQL alone: there is no wire between us and SQLite.
+/// Not on SQLite: there is no wire between us and it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_goes_out_only_where_its_commit_is_known_to_stand() {
-    let bench = Arc::new(Bench::<PgStore>::with(&patient()).await);
+    commit_stands::<PgStore>().await;
+    commit_stands::<MySqlStore>().await;
+}
+
+async fn commit_stands<S: Tested>() {
+    let bench = Arc::new(Bench::<S>::with(&patient()).await);
     let proxy = Proxy::before(bench.database.url()).await;
-    let app = App::over(&proxy.url, bench, OnUnknown::Hold).await;
+    let app = App::<S>::over(&proxy.url, bench, OnUnknown::Hold).await;
     for (cut, status, row, orders) in
         [(Cut::BeforeTheReply, 201, "completed", 1), (Cut::BeforeItIsSent, 503, "pending_external", 0)]
     {
@@ -527,7 +536,7 @@ async fn an_answer_goes_out_only_where_its_commit_is_known_to_stand() {
         app.next(&[Does::HangAfter]);
         let first = app.in_background(&key);
         until("it has called", async || app.calls() == calls + 1).await;
-        proxy.cut_at(COMMIT, &[cut]);
+        proxy.cut_at(commit_of(S::BACKEND), &[cut]);
         app.script.go_on.add_permits(1);
         assert_eq!(first.await.unwrap().status.as_u16(), status, "{cut:?}");
         assert_eq!(proxy.cuts_made(), 1);

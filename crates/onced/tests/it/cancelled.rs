@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use onced::store::health::Health as _;
 use onced::store::keys::Transactional as _;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::{Pooler, StoreOptions};
 
-use crate::bench::{Bench, options};
+use crate::bench::{Bench, Tested, options};
 
 /// Where transactions are opened: the one function, the connections that are lent to PostgreSQL's statements (closed where
 /// whoever waits is cancelled), and the connection that the writer of SQLite has for itself.
@@ -67,19 +68,39 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_borrowers_write_is_committed_after_cancelled_begins() {
-    cancels(Pooler::None, |store| async move { drop(store.transaction().await) }).await;
+    cancels(Pooler::None, |store: PgStore| async move { drop(store.transaction().await) }, into_postgres).await;
+}
+
+/// On MariaDB a transaction switches off that single statements commit by themselves: it must be on again for whoever
+/// comes next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_borrowers_write_is_committed_after_cancelled_begins_on_mariadb() {
+    cancels(Pooler::None, |store: MySqlStore| async move { drop(store.transaction().await) }, into_mariadb).await;
 }
 
 /// Behind a pooler a single statement is a transaction too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_borrowers_write_is_committed_after_cancelled_statements_behind_a_pooler() {
-    cancels(Pooler::Transaction, |mut store| async move { drop(store.database_time().await) }).await;
+    cancels(Pooler::Transaction, |mut store: PgStore| async move { drop(store.database_time().await) }, into_postgres)
+        .await;
 }
 
-async fn cancels<F: Future<Output = ()> + Send + 'static>(pooler: Pooler, what: impl Fn(PgStore) -> F) {
+async fn into_postgres(store: &PgStore) {
+    sqlx::query("INSERT INTO orders (key) VALUES ('borrowed')").execute(store.pool()).await.unwrap();
+}
+
+async fn into_mariadb(store: &MySqlStore) {
+    sqlx::query("INSERT INTO orders (`key`) VALUES ('borrowed')").execute(store.pool()).await.unwrap();
+}
+
+async fn cancels<S: Tested, F: Future<Output = ()> + Send + 'static>(
+    pooler: Pooler,
+    what: impl Fn(S) -> F,
+    write: impl AsyncFn(&S),
+) {
     // One connection: whoever comes next gets the one that was left behind.
     let options = StoreOptions { max_connections: 1, acquire_timeout: Duration::from_secs(20), pooler, ..options() };
-    let bench = Bench::<PgStore>::with(&options).await;
+    let bench = Bench::<S>::with(&options).await;
     let rounds: u32 = if testkit::soaking() { 1000 } else { 50 };
     for round in 0..rounds {
         let store = bench.store.clone();
@@ -95,7 +116,7 @@ async fn cancels<F: Future<Output = ()> + Send + 'static>(pooler: Pooler, what: 
         opening.abort();
         // Cancelled or done, it has ended.
         drop(opening.await);
-        sqlx::query("INSERT INTO orders (key) VALUES ('borrowed')").execute(bench.store.pool()).await.unwrap();
+        write(&bench.store).await;
         let seen = bench.count("SELECT count(*) FROM orders").await;
         assert_eq!(seen, i64::from(round) + 1, "round {round}: the write was not committed");
     }

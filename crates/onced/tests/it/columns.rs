@@ -1,5 +1,6 @@
 //! What a record's columns take is held to by the database itself, whoever writes there: the rules stand in the schema.
 
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use testkit::Backend;
@@ -11,6 +12,7 @@ use crate::plant;
 async fn a_column_takes_what_it_may_hold_and_nothing_else() {
     holds_its_columns::<SqliteStore>().await;
     holds_its_columns::<PgStore>().await;
+    holds_its_columns::<MySqlStore>().await;
 }
 
 async fn holds_its_columns<S: Tested>() {

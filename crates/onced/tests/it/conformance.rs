@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::decision_table::{self, Line};
@@ -104,24 +105,31 @@ struct Tally {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_case_of_the_list_passes_on_both_backends() {
+async fn every_case_of_the_list_passes_on_every_backend() {
     let cases = listed();
     // One server has connections for one of its two at a time.
     let on_postgres = async {
         let by_library = run_all::<PgStore>(&cases, Surrounding::NONE).await;
         (by_library, run_all::<SqlFunctions>(&cases, Surrounding::NONE).await)
     };
-    let (sqlite, (postgres, functions)) = tokio::join!(run_all::<SqliteStore>(&cases, Surrounding::NONE), on_postgres);
+    let (sqlite, (postgres, functions), mariadb) = tokio::join!(
+        run_all::<SqliteStore>(&cases, Surrounding::NONE),
+        on_postgres,
+        run_all::<MySqlStore>(&cases, Surrounding::NONE)
+    );
+    let count = |tally: &Tally| tally.passed + tally.failed.len();
     let summary = format!(
-        "conformance: {} cases on sqlite, {} on postgres, {} on postgres by SQL functions, none skipped",
-        sqlite.passed + sqlite.failed.len(),
-        postgres.passed + postgres.failed.len(),
-        functions.passed + functions.failed.len()
+        "conformance: {} cases on sqlite, {} on postgres, {} on mariadb, {} on postgres by SQL functions, none skipped",
+        count(&sqlite),
+        count(&postgres),
+        count(&mariadb),
+        count(&functions)
     );
     println!("{}{summary}", if testkit::soaking() { "SOAK: " } else { "" });
-    let failed: Vec<String> = sqlite.failed.into_iter().chain(postgres.failed).chain(functions.failed).collect();
+    let tallies = [sqlite, postgres, mariadb, functions];
+    let failed: Vec<&str> = tallies.iter().flat_map(|tally| &tally.failed).map(String::as_str).collect();
     assert!(failed.is_empty(), "{} cases failed:\n{}", failed.len(), failed.join("\n"));
-    assert_eq!([sqlite.passed, postgres.passed, functions.passed], [cases.len(); 3]);
+    assert_eq!(tallies.map(|tally| tally.passed), [cases.len(); 4]);
 }
 
 /// The whole list on PostgreSQL in another surrounding; the test is the caller.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use onced::guard::{Begun, Guard};
 use onced::store::deliveries::LogDeliveries;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::key::Key;
@@ -17,6 +18,7 @@ use crate::plant;
 async fn an_executing_delivery_is_logged_with_its_claim_and_its_answer_later() {
     executing::<SqliteStore>().await;
     executing::<PgStore>().await;
+    executing::<MySqlStore>().await;
 }
 
 async fn executing<S: Tested>() {
@@ -46,6 +48,7 @@ async fn executing<S: Tested>() {
 async fn other_deliveries_are_logged_in_batches_where_all_are_wanted() {
     others::<SqliteStore>().await;
     others::<PgStore>().await;
+    others::<MySqlStore>().await;
 }
 
 async fn others<S: Tested>() {
@@ -84,6 +87,7 @@ async fn others<S: Tested>() {
 async fn the_deliveries_of_a_key_are_read_back_in_order() {
     in_order::<SqliteStore>().await;
     in_order::<PgStore>().await;
+    in_order::<MySqlStore>().await;
 }
 
 async fn in_order<S: Tested>() {
@@ -125,6 +129,7 @@ async fn lines<S: Tested>(bench: &Bench<S>, key: &Key) -> Vec<Vec<String>> {
 async fn repeats_are_counted_by_scope_and_key() {
     repeats::<SqliteStore>().await;
     repeats::<PgStore>().await;
+    repeats::<MySqlStore>().await;
 }
 
 async fn repeats<S: Tested>() {

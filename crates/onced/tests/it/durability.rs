@@ -1,5 +1,6 @@
 //! Settings under which commits can be lost are refused when the store is opened, in words, unless accepted.
 
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced::store::{AnyStore, Durability, StoreErrorKind, StoreOptions};
@@ -30,9 +31,21 @@ async fn a_sqlite_database_that_cannot_keep_a_write_ahead_log_is_refused_unless_
     check::<SqliteStore>(&lone, Some("WAL")).await;
 }
 
+/// Settings of the whole server, which other tests share: what weaker ones come to is shown in `store::mysql`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_that_commits_durably_is_opened_and_a_url_without_a_database_is_not() {
+    let database = Database::create(Backend::MariaDb).await;
+    check::<MySqlStore>(database.url(), None).await;
+    let (server, _) = database.url().rsplit_once('/').unwrap();
+    for odd in [server.to_owned(), format!("{server}/"), "mysql://".to_owned()] {
+        let error = MySqlStore::open(&odd, &options()).await.unwrap_err();
+        assert!(error.words().contains("it looks like mysql://"), "{odd}: {error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_names_its_backend_or_is_refused() {
-    let error = AnyStore::open("mysql://localhost/x", &StoreOptions::default()).await.err().unwrap();
+    let error = AnyStore::open("oracle://localhost/x", &StoreOptions::default()).await.err().unwrap();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
     for backend in Backend::ALL {
         let database = Database::create(backend).await;

@@ -8,6 +8,7 @@ use onced_core::decision_table::{Expected, Line};
 use onced_core::record::StoredResponse;
 use onced_core::record::{Record, Status};
 use onced_core::time::Timestamp;
+use testkit::Backend;
 
 use crate::bench::{Bench, Tested, at, fresh_key, line, scope};
 use crate::decisions::{Form, deliver};
@@ -175,8 +176,11 @@ async fn claim<S: Tested>(bench: &Bench<S>, now: Timestamp) {
         let columns = "{micros}(created_at), {micros}(lease_until), {micros}(expires_at)";
         let times = [now, now.plus(policy.lease.length), now.plus(policy.retention.keep)];
         assert_eq!(bench.columns(&key, columns).await, times.map(|time| time.as_micros().to_string()));
+        // A number of microseconds on MariaDB, where nothing else can be added to a time.
+        let retry_window =
+            if S::BACKEND == Backend::MariaDb { "INTERVAL retry_window MICROSECOND" } else { "retry_window" };
         let window = format!(
-            "SELECT count(*) FROM {{keys}} WHERE key = '{}' AND {} + retry_window = {}",
+            "SELECT count(*) FROM {{keys}} WHERE key = '{}' AND {} + {retry_window} = {}",
             key.as_str(),
             at(S::BACKEND, now),
             at(S::BACKEND, now.plus(policy.retention.retry_window))

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use onced::store::health::{Backends, Health as _, Settings};
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::record::{Record, Status};
@@ -17,6 +18,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 async fn what_stands_and_grows_is_counted() {
     counts::<SqliteStore>().await;
     counts::<PgStore>().await;
+    counts::<MySqlStore>().await;
 }
 
 async fn counts<S: Tested>() {
@@ -81,6 +83,14 @@ async fn settings_and_versions_are_read() {
     let Backends { first, second, first_meanwhile, first_afterwards } = backends;
     assert!(first == first_meanwhile && first == first_afterwards && first != second, "{backends:?}");
 
+    let bench = Bench::<MySqlStore>::new().await;
+    let mut store = bench.store.clone();
+    let Settings::MariaDb(settings) = store.settings().await.unwrap() else { panic!("it is MariaDB") };
+    assert!(settings.version.contains("MariaDB") && settings.release() >= (10, 6), "{settings:?}");
+    assert_eq!((settings.flush_log_at_commit, settings.doublewrite, settings.read_only), (1, true, false));
+    assert!(settings.max_connections == 300 && settings.used_connections >= 1, "{settings:?}");
+    assert_eq!(store.backends().await.unwrap(), None);
+
     let bench = Bench::<SqliteStore>::new().await;
     let mut store = bench.store.clone();
     let Settings::Sqlite(settings) = store.settings().await.unwrap() else { panic!("it is SQLite") };
@@ -94,6 +104,7 @@ async fn settings_and_versions_are_read() {
 async fn a_schema_is_there_or_not_or_somebody_elses() {
     schemas::<SqliteStore>().await;
     schemas::<PgStore>().await;
+    schemas::<MySqlStore>().await;
 }
 
 async fn schemas<S: Tested>() {
@@ -107,7 +118,7 @@ async fn schemas<S: Tested>() {
 
     let foreign = Database::create(S::BACKEND).await;
     let tables = match S::BACKEND {
-        Backend::Sqlite => "CREATE TABLE onced_idempotency_keys (id integer)",
+        Backend::Sqlite | Backend::MariaDb => "CREATE TABLE onced_idempotency_keys (id integer)",
         Backend::Postgres => "CREATE SCHEMA onced; CREATE TABLE onced.idempotency_keys (id integer)",
     };
     foreign.sql().execute(tables).await;

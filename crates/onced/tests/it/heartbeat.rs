@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use onced::guard::{Begun, EndError, Pace, Permit, Request};
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::key::Key;
@@ -18,7 +19,11 @@ const PACE: Pace = Pace { heartbeat: Duration::from_millis(200), max_execution: 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permit_that_lives_keeps_its_lease_and_a_dropped_one_lets_it_run_out() {
-    tokio::join!(lives_and_is_dropped::<SqliteStore>(), lives_and_is_dropped::<PgStore>());
+    tokio::join!(
+        lives_and_is_dropped::<SqliteStore>(),
+        lives_and_is_dropped::<PgStore>(),
+        lives_and_is_dropped::<MySqlStore>()
+    );
 }
 
 async fn lives_and_is_dropped<S: Tested>() {
@@ -42,7 +47,7 @@ async fn lives_and_is_dropped<S: Tested>() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_renewed_no_more_once_max_execution_is_over() {
-    tokio::join!(is_bounded::<SqliteStore>(), is_bounded::<PgStore>());
+    tokio::join!(is_bounded::<SqliteStore>(), is_bounded::<PgStore>(), is_bounded::<MySqlStore>());
 }
 
 async fn is_bounded<S: Tested>() {
@@ -65,7 +70,7 @@ async fn is_bounded<S: Tested>() {
 /// over for the others. Thawed, the owner goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_that_cannot_renew_starts_no_call_once_the_margin_is_gone() {
-    tokio::join!(knows_its_margin::<SqliteStore>(), knows_its_margin::<PgStore>());
+    tokio::join!(knows_its_margin::<SqliteStore>(), knows_its_margin::<PgStore>(), knows_its_margin::<MySqlStore>());
 }
 
 async fn knows_its_margin<S: Tested>() {
@@ -86,7 +91,7 @@ async fn knows_its_margin<S: Tested>() {
 /// A heartbeat that finds its claim gone says so to its owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_whose_claim_was_lost_starts_no_call() {
-    tokio::join!(notices_the_loss::<SqliteStore>(), notices_the_loss::<PgStore>());
+    tokio::join!(notices_the_loss::<SqliteStore>(), notices_the_loss::<PgStore>(), notices_the_loss::<MySqlStore>());
 }
 
 async fn notices_the_loss<S: Tested>() {

@@ -6,6 +6,7 @@ use onced::guard::{Begun, Guard};
 use onced::store::StoreOptions;
 use onced::store::deliveries::LogDeliveries;
 use onced::store::keys::{Keys, Transactional};
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::fingerprint::{BodyRecipe, Fingerprint, RequestParts};
@@ -91,6 +92,11 @@ async fn a_kept_outcome_is_replayed_from_memory_on_postgres() {
     a_kept_outcome_is_replayed_from_memory::<PgStore>().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_outcome_is_replayed_from_memory_on_mariadb() {
+    a_kept_outcome_is_replayed_from_memory::<MySqlStore>().await;
+}
+
 /// The server behind a new connection may be another one, and not have the record.
 #[tokio::test(flavor = "multi_thread")]
 async fn outcomes_are_forgotten_once_a_connection_is_opened() {
@@ -108,6 +114,18 @@ async fn outcomes_are_forgotten_once_a_connection_is_opened() {
     }
     drop(held);
     assert_eq!(executes(guard.begin(&delivery(&key)).await.unwrap()).attempt(), 1);
+}
+
+/// The server behind a new connection may be another one: the store says so on MariaDB too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_store_knows_who_opened_a_connection() {
+    let bench = Bench::<MySqlStore>::new().await;
+    let epoch = bench.store.epoch();
+    let mut held = Vec::new();
+    while bench.store.epoch() == epoch {
+        held.push(bench.store.transaction().await.unwrap());
+    }
+    assert!(!held.is_empty());
 }
 
 /// A ledger that refuses every claim may still say what has been; a key that it does not hold is nobody's to execute.
@@ -143,6 +161,13 @@ async fn a_finished_key_is_replayed_where_no_claim_is_taken_on_postgres() {
         "CREATE TRIGGER shut BEFORE INSERT ON onced.idempotency_keys EXECUTE FUNCTION shut()",
     ];
     a_finished_key_is_replayed_where_no_claim_is_taken::<PgStore>(&refuse).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_key_is_replayed_where_no_claim_is_taken_on_mariadb() {
+    let refuse = "CREATE TRIGGER shut BEFORE INSERT ON onced_idempotency_keys FOR EACH ROW \
+                  SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'shut'";
+    a_finished_key_is_replayed_where_no_claim_is_taken::<MySqlStore>(&[refuse]).await;
 }
 
 /// What a standby holds may be behind, or be what the new primary never got: it is not asked.

@@ -1,35 +1,77 @@
-//! Replies that are lost after the server has committed, and statements that never reach it. PostgreSQL alone: there is
-//! no wire between us and SQLite.
+//! Replies that are lost after the server has committed, and statements that never reach it. Not on SQLite: there is no
+//! wire between us and it.
 
 use std::time::Duration;
 
 use onced::guard::{Begun, EndError, Guard, GuardError, Permit};
 use onced::store::deliveries::LogDeliveries;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::{StoreErrorKind, StoreOptions};
 use onced_core::key::Key;
 use onced_core::record::{Record, StoredResponse};
+use testkit::Backend;
 
-use crate::bench::{Bench, LIMIT, Tested as _, delivery, executes, fresh_key, line, options, request_of};
+use crate::bench::{Bench, LIMIT, Tested, delivery, executes, fresh_key, line, options, request_of};
 use crate::plant;
-use crate::proxy::{Cut, Proxy};
+use crate::proxy::{Cut, Proxy, commit_of};
 
-struct Wire {
-    bench: Bench<PgStore>,
-    proxy: Proxy,
-    /// Over the proxy.
-    guard: Guard<PgStore>,
+macro_rules! on_both {
+    ($($name:ident => $of:ident;)*) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            $of::<PgStore>().await;
+            $of::<MySqlStore>().await;
+        })*
+    };
 }
 
-impl Wire {
+on_both! {
+    a_reading_whose_reply_was_lost_is_repeated => reading;
+    anothers_completion_is_not_taken_for_the_one_that_was_lost => anothers;
+    an_earlier_failure_is_not_taken_for_the_one_whose_recording_was_lost => earlier_failure;
+    an_owner_whose_claims_reply_was_lost_knows_its_claim_again => claim;
+    a_claim_whose_reply_was_lost_is_not_left_for_an_error_that_passes => claim_after_errors;
+    an_owner_whose_takings_reply_was_lost_knows_which_attempt_it_is => taking;
+    a_completion_whose_reply_was_lost_is_read_back_and_written_once => completion;
+    each_other_ending_whose_reply_was_lost_is_read_back_too => other_endings;
+    a_completion_that_was_never_sent_is_an_error_and_leaves_the_record => never_sent;
+    a_commit_whose_reply_was_lost_is_read_back => commit;
+    an_error_path_after_a_lost_reply_cannot_unmake_a_completion => error_path;
+}
+
+struct Wire<S: Tested> {
+    bench: Bench<S>,
+    proxy: Proxy,
+    /// Over the proxy.
+    guard: Guard<S>,
+}
+
+impl<S: Tested> Wire<S> {
     async fn new() -> Self {
-        let bench = Bench::<PgStore>::new().await;
+        let bench = Bench::<S>::new().await;
         let proxy = Proxy::before(bench.database.url()).await;
-        let store = PgStore::open_at(&proxy.url, &options()).await.unwrap();
+        let store = S::open_at(&proxy.url, &options()).await.unwrap();
         Self { guard: Guard::new(store, LogDeliveries::Executed), proxy, bench }
     }
 
-    async fn owner(&self, key: &Key) -> Permit<PgStore> {
+    /// As [`Proxy::cut_at`], for the statements that claim that key: on MariaDB each is preceded by a look whether there is
+    /// a record.
+    fn cut_claims(&self, key: &Key, cuts: &[Cut]) {
+        let mut all = Vec::new();
+        let mut claims = true;
+        for cut in cuts {
+            if claims && S::BACKEND == Backend::MariaDb {
+                all.push(Cut::Not);
+            }
+            all.push(*cut);
+            // Afterwards there is one, and it is the look whose reply is lost next.
+            claims = *cut != Cut::BeforeTheReply;
+        }
+        self.proxy.cut_at(key.as_str(), &all);
+    }
+
+    async fn owner(&self, key: &Key) -> Permit<S> {
         executes(self.guard.begin(&delivery(key)).await.unwrap())
     }
 
@@ -39,9 +81,8 @@ impl Wire {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_owner_whose_claims_reply_was_lost_knows_its_claim_again() {
-    let wire = Wire::new().await;
+async fn claim<S: Tested>() {
+    let wire = Wire::<S>::new().await;
     let all = [
         vec![Cut::BeforeTheReply],
         vec![Cut::BeforeItIsSent],
@@ -51,7 +92,7 @@ async fn an_owner_whose_claims_reply_was_lost_knows_its_claim_again() {
     ];
     for cuts in all {
         let key = fresh_key();
-        wire.proxy.cut_at(key.as_str(), &cuts);
+        wire.cut_claims(&key, &cuts);
         let permit = wire.owner(&key).await;
         assert_eq!(wire.proxy.cuts_made() as usize, cuts.len(), "{cuts:?}");
         assert_eq!((permit.attempt(), permit.is_resumed()), (1, false), "{cuts:?}");
@@ -65,31 +106,41 @@ async fn an_owner_whose_claims_reply_was_lost_knows_its_claim_again() {
 
 /// All tries of an error that passes are used up, or nearly so, and then the reply is lost: what may have been claimed is
 /// asked about none the less.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_claim_whose_reply_was_lost_is_not_left_for_an_error_that_passes() {
-    let (wire, key) = (Wire::new().await, fresh_key());
-    for statement in [
+async fn claim_after_errors<S: Tested>() {
+    let (wire, key) = (Wire::<S>::new().await, fresh_key());
+    let postgres = [
         "CREATE SEQUENCE claims",
         "CREATE FUNCTION fail_some() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
              IF nextval('claims') IN (1, 2, 3, 4, 6) THEN RAISE EXCEPTION USING ERRCODE = '40001'; END IF;
              RETURN NULL;
          END $$",
         "CREATE TRIGGER fail_some BEFORE INSERT ON {keys} EXECUTE FUNCTION fail_some()",
-    ] {
+    ];
+    let mariadb = [
+        "CREATE SEQUENCE claims NOCACHE",
+        "CREATE TRIGGER fail_some BEFORE INSERT ON {keys} FOR EACH ROW BEGIN
+             IF NEXTVAL(claims) IN (1, 2, 3, 4) THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; END IF;
+         END",
+    ];
+    // A claim of PostgreSQL's fires the trigger where there is a record, too; on MariaDB it looks first.
+    let (statements, last, tries) = match S::BACKEND {
+        Backend::MariaDb => (&mariadb[..], "next_not_cached_value - 1", 5),
+        Backend::Postgres | Backend::Sqlite => (&postgres[..], "last_value", 7),
+    };
+    for statement in statements {
         wire.bench.execute(statement).await;
     }
-    wire.proxy.cut_at(key.as_str(), &[Cut::Not, Cut::Not, Cut::Not, Cut::Not, Cut::BeforeTheReply]);
+    wire.cut_claims(&key, &[Cut::Not, Cut::Not, Cut::Not, Cut::Not, Cut::BeforeTheReply]);
     let permit = wire.owner(&key).await;
     assert_eq!(wire.proxy.cuts_made(), 1);
     let row = wire.bench.columns(&key, "status, attempt, lease_token").await;
     assert_eq!(row, ["in_progress", "1", permit.lease_token().as_str()]);
-    assert_eq!(wire.bench.count("SELECT last_value FROM claims").await, 7);
+    assert_eq!(wire.bench.count(&format!("SELECT {last} FROM claims")).await, tries);
 }
 
 /// The reply to a taking is lost: the attempt is what the taking made it, not a first one.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_owner_whose_takings_reply_was_lost_knows_which_attempt_it_is() {
-    let wire = Wire::new().await;
+async fn taking<S: Tested>() {
+    let wire = Wire::<S>::new().await;
     let takings = [
         ("failed", 2, false),
         ("in-progress-over", 2, true),
@@ -113,34 +164,39 @@ async fn an_owner_whose_takings_reply_was_lost_knows_which_attempt_it_is() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_completion_whose_reply_was_lost_is_read_back_and_written_once() {
-    let wire = Wire::new().await;
+async fn completion<S: Tested>() {
+    let wire = Wire::<S>::new().await;
     let key = fresh_key();
     let permit = wire.owner(&key).await;
     // A sequence counts what is rolled back too.
-    wire.bench
-        .execute(
+    let (counting, last) = match S::BACKEND {
+        Backend::MariaDb => (
+            "CREATE SEQUENCE updates NOCACHE;
+             CREATE TRIGGER updates BEFORE UPDATE ON {keys} FOR EACH ROW SET @ignored = NEXTVAL(updates);",
+            "next_not_cached_value - 1",
+        ),
+        Backend::Postgres | Backend::Sqlite => (
             "CREATE SEQUENCE updates;
              CREATE FUNCTION count_update() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                  PERFORM nextval('updates');
                  RETURN NEW;
              END $$;
              CREATE TRIGGER updates BEFORE UPDATE ON {keys} FOR EACH ROW EXECUTE FUNCTION count_update();",
-        )
-        .await;
+            "last_value",
+        ),
+    };
+    wire.bench.execute(counting).await;
     wire.proxy.cut_at(key.as_str(), &[Cut::BeforeTheReply]);
     let completed = permit.complete(StoredResponse::bare(201)).await.unwrap();
     assert_eq!(wire.proxy.cuts_made(), 1);
     let row = wire.bench.columns(&key, "status, attempt, response_code, {micros}(expires_at)").await;
     assert_eq!(row, ["completed", "1", "201", &completed.expires_at.unwrap().as_micros().to_string()]);
-    assert_eq!(wire.bench.count("SELECT last_value FROM updates").await, 1, "nothing is written twice");
+    assert_eq!(wire.bench.count(&format!("SELECT {last} FROM updates")).await, 1, "nothing is written twice");
 }
 
 /// The reading is lost too, and is repeated: it changes nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reading_whose_reply_was_lost_is_repeated() {
-    let (wire, key) = (Wire::new().await, fresh_key());
+async fn reading<S: Tested>() {
+    let (wire, key) = (Wire::<S>::new().await, fresh_key());
     let permit = wire.owner(&key).await;
     wire.proxy.cut_at(key.as_str(), &[Cut::BeforeTheReply; 3]);
     permit.complete(StoredResponse::bare(201)).await.unwrap();
@@ -148,9 +204,8 @@ async fn a_reading_whose_reply_was_lost_is_repeated() {
 }
 
 /// The completion never arrived, and the record shows another's, which has taken over meanwhile: that is not its own.
-#[tokio::test(flavor = "multi_thread")]
-async fn anothers_completion_is_not_taken_for_the_one_that_was_lost() {
-    let (wire, key) = (Wire::new().await, fresh_key());
+async fn anothers<S: Tested>() {
+    let (wire, key) = (Wire::<S>::new().await, fresh_key());
     let slow = wire.owner(&key).await;
     wire.bench.let_the_lease_be_over(&key).await;
     let quick = executes(wire.bench.guard.begin(&delivery(&key)).await.unwrap());
@@ -162,9 +217,8 @@ async fn anothers_completion_is_not_taken_for_the_one_that_was_lost() {
     assert_eq!(wire.bench.columns(&key, "status, attempt, response_code").await, ["completed", "2", "202"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_other_ending_whose_reply_was_lost_is_read_back_too() {
-    let wire = Wire::new().await;
+async fn other_endings<S: Tested>() {
+    let wire = Wire::<S>::new().await;
     let failing = fresh_key();
     let permit = wire.owner(&failing).await;
     wire.proxy.cut_at(failing.as_str(), &[Cut::BeforeTheReply]);
@@ -186,9 +240,8 @@ async fn each_other_ending_whose_reply_was_lost_is_read_back_too() {
 }
 
 /// The statement never reached the server. The owner writes nothing more: least of all `failed`.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_completion_that_was_never_sent_is_an_error_and_leaves_the_record() {
-    let wire = Wire::new().await;
+async fn never_sent<S: Tested>() {
+    let wire = Wire::<S>::new().await;
     for external in [false, true] {
         let key = fresh_key();
         let mut permit = wire.owner(&key).await;
@@ -222,14 +275,13 @@ async fn an_ending_waits_for_a_store_that_cannot_be_reached() {
 }
 
 /// One transaction for rows and outcome: after a lost reply of its commit the record says whether both are there.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_commit_whose_reply_was_lost_is_read_back() {
-    let wire = Wire::new().await;
+async fn commit<S: Tested>() {
+    let wire = Wire::<S>::new().await;
     for (cut, committed) in [(Cut::BeforeTheReply, true), (Cut::BeforeItIsSent, false)] {
         let key = fresh_key();
         let order = format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str());
         let mut atomic = executes(wire.guard.begin_atomic(&delivery(&key), Duration::ZERO).await.unwrap());
-        PgStore::run(atomic.tx(), &order).await.unwrap();
+        S::run(atomic.tx(), &order).await.unwrap();
         wire.proxy.cut_at("COMMIT", &[cut]);
         let ended = atomic.commit(StoredResponse::bare(201)).await;
         assert_eq!(wire.proxy.cuts_made(), 1);
@@ -246,15 +298,14 @@ async fn a_commit_whose_reply_was_lost_is_read_back() {
 }
 
 /// The recording of a failure never arrived, and the record shows the failure of an earlier attempt: that is not its own.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_earlier_failure_is_not_taken_for_the_one_whose_recording_was_lost() {
-    let (wire, key) = (Wire::new().await, fresh_key());
+async fn earlier_failure<S: Tested>() {
+    let (wire, key) = (Wire::<S>::new().await, fresh_key());
+    let commit = commit_of(S::BACKEND);
     // A connection that was cut keeps its locks until the server has noticed.
     let begin = async || executes(wire.guard.begin_atomic(&delivery(&key), LIMIT).await.unwrap());
     begin().await.fail("first", None).await.unwrap();
     let second = begin().await;
-    // Not the opening of a transaction, which has the word in it.
-    wire.proxy.cut_at("COMMIT\0", &[Cut::BeforeItIsSent]);
+    wire.proxy.cut_at(commit, &[Cut::BeforeItIsSent]);
     match second.fail("second", None).await {
         Err(GuardError::Store { source, .. }) => assert_eq!(source.kind(), StoreErrorKind::Lost),
         other => panic!("{other:?}"),
@@ -263,7 +314,7 @@ async fn an_earlier_failure_is_not_taken_for_the_one_whose_recording_was_lost() 
     assert_eq!(wire.bench.columns(&key, "status, attempt, error").await, ["failed", "1", "first"]);
     // What did arrive is known again.
     let third = begin().await;
-    wire.proxy.cut_at("COMMIT\0", &[Cut::BeforeTheReply]);
+    wire.proxy.cut_at(commit, &[Cut::BeforeTheReply]);
     assert!(matches!(third.fail("third", None).await.unwrap(), Begun::Execute(_)));
     assert_eq!(wire.proxy.cuts_made(), 1);
     assert_eq!(wire.bench.columns(&key, "status, attempt, error").await, ["failed", "2", "third"]);
@@ -271,9 +322,8 @@ async fn an_earlier_failure_is_not_taken_for_the_one_whose_recording_was_lost() 
 
 /// The completion came through, and before its owner can read that, another delivery replays it: an owner that wrote
 /// `failed` on its error path would turn an outcome into a failure.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_error_path_after_a_lost_reply_cannot_unmake_a_completion() {
-    let wire = Wire::new().await;
+async fn error_path<S: Tested>() {
+    let wire = Wire::<S>::new().await;
     let key = fresh_key();
     let permit = wire.owner(&key).await;
     // The completion, and all three readings after it.

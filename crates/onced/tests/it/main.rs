@@ -1,6 +1,6 @@
 //! The conformance suite of the library: what the protocol promises, on every backend.
 //!
-//! `conformance.txt` lists the cases that all backends share; the test `conformance::every_case_of_the_list_passes_on_both_backends`
+//! `conformance.txt` lists the cases that all backends share; the test `conformance::every_case_of_the_list_passes_on_every_backend`
 //! runs all of them and says how many there are. The other tests show what one backend alone has, or what is no row
 //! of a table.
 
@@ -29,6 +29,7 @@ mod heartbeat;
 mod isolation;
 mod known;
 mod lost_replies;
+mod mariadb;
 mod migrations;
 mod nameless;
 mod new_postgres;

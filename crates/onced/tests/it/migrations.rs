@@ -6,6 +6,7 @@ use onced::guard::{Begun, Guard};
 use onced::store::deliveries::{Deliveries as _, LogDeliveries};
 use onced::store::health::Health as _;
 use onced::store::keys::{Keys as _, OwnerMove, Transactional as _};
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced::store::sweep::Sweep as _;
@@ -14,7 +15,7 @@ use onced::store::{StoreErrorKind, StoreOptions};
 use onced_core::key::Key;
 use onced_core::record::StoredResponse;
 use sqlx::{Connection, Executor, SqliteConnection};
-use testkit::{Backend, Database};
+use testkit::{Backend, Database, Sql};
 
 use crate::bench::{Bench, Surrounding, Tested, delivery, executes, fresh_key, of_backend, patient, scope};
 use crate::rival_process::RivalProcess;
@@ -26,6 +27,7 @@ async fn instances_that_start_at_once_on_an_empty_database_make_one_schema() {
     for round in 0..if testkit::soaking() { 30 } else { 3 } {
         start_at_once::<SqliteStore>(round).await;
         start_at_once::<PgStore>(round).await;
+        start_at_once::<MySqlStore>(round).await;
     }
 }
 
@@ -71,6 +73,7 @@ async fn a_file_that_is_being_made_is_waited_for() {
 async fn a_second_run_changes_nothing() {
     runs_twice::<SqliteStore>().await;
     runs_twice::<PgStore>().await;
+    runs_twice::<MySqlStore>().await;
 }
 
 async fn runs_twice<S: Tested>() {
@@ -88,6 +91,7 @@ async fn runs_twice<S: Tested>() {
 async fn a_missing_or_newer_schema_and_a_foreign_table_are_refused_in_words() {
     refuses::<SqliteStore>().await;
     refuses::<PgStore>().await;
+    refuses::<MySqlStore>().await;
 }
 
 async fn refuses<S: Tested>() {
@@ -98,7 +102,7 @@ async fn refuses<S: Tested>() {
 
     let bench = Bench::<S>::new().await;
     let newer = match S::BACKEND {
-        Backend::Sqlite => "x'00', 0",
+        Backend::Sqlite | Backend::MariaDb => "x'00', 0",
         Backend::Postgres => r"'\x00', 0",
     };
     bench
@@ -167,6 +171,16 @@ async fn printed_migrations_run_by_hand_make_the_same_schema() {
     store.check_schema().await.unwrap();
     store.migrate().await.unwrap();
     assert_eq!(by_hand.sql().text(schema).await, printed, "migrating afterwards changes nothing");
+
+    let migrated = Bench::<MySqlStore>::new().await;
+    let by_hand = Database::create(Backend::MariaDb).await;
+    by_hand.sql().execute(&MySqlStore::migrations()).await;
+    let printed = mariadb_shape(by_hand.sql()).await;
+    assert_eq!(mariadb_shape(migrated.sql()).await, printed);
+    let store = MySqlStore::open(by_hand.url(), &patient()).await.unwrap();
+    store.check_schema().await.unwrap();
+    store.migrate().await.unwrap();
+    assert_eq!(mariadb_shape(by_hand.sql()).await, printed, "migrating afterwards changes nothing");
 
     let migrated = Bench::<PgStore>::new().await;
     let by_hand = Database::create(Backend::Postgres).await;
@@ -275,10 +289,39 @@ async fn shape(bench: &Bench<PgStore>, schema: &str) -> String {
     text
 }
 
+/// How MariaDB would make each of the ledger's tables and views again, and the rows that are locked.
+async fn mariadb_shape(sql: &Sql) -> Vec<Vec<String>> {
+    let mut shape = sql.text("SELECT name FROM onced_locks ORDER BY name").await;
+    for table in ["clock", "idempotency_keys", "deliveries", "audit", "locks"] {
+        shape.extend(sql.text(&format!("SHOW CREATE TABLE onced_{table}")).await);
+    }
+    shape
+}
+
+/// MariaDB commits each statement that makes a table: what was cut off is made whole by the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_was_cut_off_is_made_whole() {
+    let whole = Bench::<MySqlStore>::new().await;
+    let database = Database::create(Backend::MariaDb).await;
+    let (migrations, sql) = (MySqlStore::migrations(), database.sql());
+    sql.execute(&migrations).await;
+    sql.execute("UPDATE onced_migrations SET success = false; DROP TABLE onced_audit; DROP VIEW onced_clock").await;
+    let store = MySqlStore::open(database.url(), &patient()).await.unwrap();
+    let error = store.check_schema().await.unwrap_err();
+    assert!(error.to_string().contains("onced migrate"), "{error}");
+    store.migrate().await.unwrap();
+    store.check_ready().await.unwrap();
+    assert_eq!(mariadb_shape(sql).await, mariadb_shape(whole.sql()).await);
+}
+
 async fn tables<S: Tested>(bench: &Bench<S>) -> Vec<Vec<String>> {
     let sql = match S::BACKEND {
         Backend::Sqlite => "SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2",
         Backend::Postgres => "SELECT relname, relkind, relfilenode FROM pg_class WHERE relname !~ '^pg_' ORDER BY 1, 2",
+        Backend::MariaDb => {
+            "SELECT table_name, table_type, create_time FROM information_schema.tables \
+              WHERE table_schema = DATABASE() ORDER BY 1"
+        }
     };
     bench.rows(sql).await
 }

@@ -48,7 +48,7 @@ pub(crate) async fn record<S: Tested>(bench: &Bench<S>, scope: &str, key: &Key, 
     let (backend, response) = (S::BACKEND, record.response.as_ref());
     let time = |value: Option<Timestamp>| value.map_or("NULL".to_owned(), |value| at(backend, value));
     let retry_window = match backend {
-        Backend::Sqlite => micros(record.retry_window).to_string(),
+        Backend::Sqlite | Backend::MariaDb => micros(record.retry_window).to_string(),
         Backend::Postgres => format!("{} * interval '1 microsecond'", micros(record.retry_window)),
     };
     let columns = [
@@ -92,9 +92,13 @@ pub(crate) async fn delivery<S: Tested>(
     let random = uuid::Uuid::new_v4().into_bytes();
     let id = uuid::Builder::from_unix_timestamp_millis(millis, random.first_chunk().unwrap()).into_uuid();
     let (at, hash) = (at(S::BACKEND, received_at), bytes(S::BACKEND, Some(&[0; 32])));
+    let id = match S::BACKEND {
+        Backend::Sqlite | Backend::Postgres => format!("'{id}'"),
+        Backend::MariaDb => format!("x'{}'", id.simple()),
+    };
     let insert = format!(
         "INSERT INTO {{deliveries}} (id, scope, key, received_at, decision, request_hash, attempt) \
-         VALUES ('{id}', '{scope}', '{key}', {at}, '{decision}', {hash}, {attempt})"
+         VALUES ({id}, '{scope}', '{key}', {at}, '{decision}', {hash}, {attempt})"
     );
     assert_eq!(bench.execute(&insert).await, 1);
 }
@@ -116,7 +120,7 @@ fn bytes(backend: Backend, value: Option<&[u8]>) -> String {
         hex
     });
     match backend {
-        Backend::Sqlite => format!("x'{hex}'"),
+        Backend::Sqlite | Backend::MariaDb => format!("x'{hex}'"),
         Backend::Postgres => format!("'\\x{hex}'::bytea"),
     }
 }

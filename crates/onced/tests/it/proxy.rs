@@ -1,8 +1,9 @@
-//! A proxy between a store and PostgreSQL that cuts the connection at a chosen statement, before it is sent or right
-//! after the server has done it, so that the reply is lost.
+//! A proxy between a store and PostgreSQL or MariaDB that cuts the connection at a chosen statement, before it is sent or
+//! right after the server has committed it, so that the reply is lost.
 
 use std::sync::{Arc, Mutex};
 
+use testkit::Backend;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,6 +18,13 @@ pub(crate) enum Cut {
     Not,
     /// The server has committed it; its reply never reaches the client.
     BeforeTheReply,
+}
+
+/// What is spoken. Either way each message from the client comes as a whole, and is answered before the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Postgres,
+    MariaDb,
 }
 
 /// The next cuts: each is used once, by the first message from the client that contains the marker.
@@ -39,12 +47,13 @@ impl Proxy {
         let (server, database) = rest.split_once('/').unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
+        let protocol = if url.starts_with("mysql:") { Protocol::MariaDb } else { Protocol::Postgres };
         let (plan, server) = (Arc::new(Mutex::new(Plan::default())), server.to_owned());
         let shared = plan.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&server).await.unwrap();
-                tokio::spawn(connection(client, server, shared.clone()));
+                tokio::spawn(connection(client, server, protocol, shared.clone()));
             }
         });
         Self { url: format!("{user}@127.0.0.1:{port}/{database}"), plan }
@@ -62,24 +71,31 @@ impl Proxy {
 }
 
 /// The connection ends for both as soon as either direction does.
-async fn connection(client: TcpStream, server: TcpStream, plan: Arc<Mutex<Plan>>) {
+async fn connection(client: TcpStream, server: TcpStream, protocol: Protocol, plan: Arc<Mutex<Plan>>) {
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let (swallow, swallowing) = watch::channel(false);
     tokio::select! {
-        () = requests(from_client, to_server, &plan, &swallow) => {}
-        () = replies(from_server, to_client, swallowing) => {}
+        () = requests(from_client, to_server, protocol, &plan, &swallow) => {}
+        () = replies(from_server, to_client, protocol, swallowing) => {}
     }
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: &Mutex<Plan>, swallow: &watch::Sender<bool>) {
+async fn requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    protocol: Protocol,
+    plan: &Mutex<Plan>,
+    swallow: &watch::Sender<bool>,
+) {
+    let mut course = Course::new(protocol);
     let mut buffer = vec![0; 65_536];
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
-        match plan.lock().unwrap().next(&buffer[..count]) {
-            None | Some(Cut::Not) => {}
-            Some(Cut::BeforeItIsSent) => return,
-            Some(Cut::BeforeTheReply) => drop(swallow.send(true)),
+        match course.next(plan, &buffer[..count]) {
+            Then::Pass => {}
+            Then::Cut => return,
+            Then::SwallowTheReply => drop(swallow.send(true)),
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;
@@ -87,7 +103,64 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: &Mutex<
     }
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallowing: watch::Receiver<bool>) {
+/// A commit as it goes over the wire; the opening of a transaction has the word in it, too.
+pub(crate) fn commit_of(backend: Backend) -> &'static str {
+    match backend {
+        Backend::MariaDb => "\x03COMMIT",
+        Backend::Postgres | Backend::Sqlite => "COMMIT\0",
+    }
+}
+
+/// What becomes of a message.
+enum Then {
+    Pass,
+    Cut,
+    SwallowTheReply,
+}
+
+/// How far a connection has come. On MariaDB what is done in a transaction is committed by a message of its own: the reply
+/// to that is the one which is lost.
+struct Course {
+    protocol: Protocol,
+    in_transaction: bool,
+    /// The reply of this transaction's commit is to be lost.
+    doomed: bool,
+}
+
+impl Course {
+    fn new(protocol: Protocol) -> Self {
+        Self { protocol, in_transaction: false, doomed: false }
+    }
+
+    fn next(&mut self, plan: &Mutex<Plan>, message: &[u8]) -> Then {
+        let says = |word: &[u8]| message.windows(word.len()).any(|part| part == word);
+        let commits = self.protocol == Protocol::MariaDb && message.get(4..) == Some(b"\x03COMMIT");
+        if self.doomed {
+            return if commits { Then::SwallowTheReply } else { Then::Pass };
+        }
+        let waits_for_its_commit = self.in_transaction && !commits;
+        if self.protocol == Protocol::MariaDb {
+            let begins = says(b"START TRANSACTION");
+            self.in_transaction = begins || self.in_transaction && !commits && !says(b"\x03ROLLBACK");
+        }
+        match plan.lock().unwrap().next(message) {
+            None | Some(Cut::Not) => Then::Pass,
+            Some(Cut::BeforeItIsSent) => Then::Cut,
+            Some(Cut::BeforeTheReply) if waits_for_its_commit => {
+                self.doomed = true;
+                Then::Pass
+            }
+            Some(Cut::BeforeTheReply) => Then::SwallowTheReply,
+        }
+    }
+}
+
+async fn replies(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    protocol: Protocol,
+    swallowing: watch::Receiver<bool>,
+) {
     // "Ready for query, outside of a transaction": whatever came before is committed.
     const COMMITTED: &[u8] = b"Z\0\0\0\x05I";
     let mut buffer = vec![0; 65_536];
@@ -97,7 +170,7 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, swallowing: wa
             if to.write_all(&buffer[..count]).await.is_err() {
                 return;
             }
-        } else if buffer[..count].ends_with(COMMITTED) {
+        } else if protocol == Protocol::MariaDb || buffer[..count].ends_with(COMMITTED) {
             return;
         }
     }

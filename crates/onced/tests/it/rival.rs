@@ -14,7 +14,8 @@ use crate::rival_process::RivalProcess;
 pub(crate) enum Rival {
     /// Another connection of this process has begun the same key in an open transaction.
     Transaction,
-    /// Another connection holds the claim lock (PostgreSQL) or the write lock (SQLite), by plain SQL.
+    /// Another connection holds the claim lock (PostgreSQL), the write lock (SQLite) or the key's place in the table
+    /// (MariaDB), by plain SQL.
     Lock,
     /// Another connection has changed the row in an open transaction, by plain SQL and without the claim lock: what
     /// an owner does who is about to commit its outcome.
@@ -37,12 +38,12 @@ impl Rival {
 
     /// What a line comes to under this rival.
     ///
-    /// On PostgreSQL a rival's claim lock shows at once. A changed row, and on SQLite any open transaction, shows only
+    /// On PostgreSQL a rival's claim lock shows at once. A changed row, and on the others any open transaction, shows only
     /// to who wants to write: what needs no writing is answered from what is committed, as if before the rival.
     pub(crate) fn expected(self, backend: Backend, line: &Line) -> Expected {
         match (backend, self) {
             (Backend::Postgres, Self::Transaction | Self::Lock | Self::Process) => line.expected_under_rival(),
-            (Backend::Postgres, Self::Row) | (Backend::Sqlite, _) => match &line.expected {
+            (Backend::Postgres, Self::Row) | (Backend::Sqlite | Backend::MariaDb, _) => match &line.expected {
                 _ if line.gives_up() => Expected::InProgress,
                 Expected::Execute { .. } => Expected::InProgress,
                 Expected::Replay
@@ -85,10 +86,19 @@ impl<S: Tested> Rivals<S> {
             }
             Rival::Lock => {
                 let mut tx = self.store.transaction().await.unwrap();
-                if S::BACKEND == Backend::Postgres {
-                    let lock = format!("SELECT pg_advisory_xact_lock(onced.lock_id('{SCOPE}', '{}'))", key.as_str());
-                    S::run(&mut tx, &lock).await.unwrap();
-                }
+                let key = key.as_str();
+                let lock = match S::BACKEND {
+                    Backend::Sqlite => "SELECT 1".to_owned(),
+                    Backend::Postgres => format!("SELECT pg_advisory_xact_lock(onced.lock_id('{SCOPE}', '{key}'))"),
+                    // Locks the row that is there, or makes one that is not committed.
+                    Backend::MariaDb => format!(
+                        "INSERT INTO onced_idempotency_keys \
+                             (scope, key, request_hash, hash_version, status, attempt, retry_window, created_at, updated_at) \
+                         SELECT '{SCOPE}', '{key}', REPEAT('x', 32), '', 'queued', 0, 0, now, now FROM onced_clock \
+                         ON DUPLICATE KEY UPDATE error = onced_idempotency_keys.error"
+                    ),
+                };
+                S::run(&mut tx, &lock).await.unwrap();
                 self.held = Some(tx);
             }
             Rival::Row => {

@@ -9,6 +9,7 @@ use std::process::Stdio;
 
 use onced::guard::Guard;
 use onced::store::deliveries::LogDeliveries;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::key::Key;
@@ -66,6 +67,7 @@ impl RivalProcess {
 async fn a_rival_process_answers_and_ends_with_its_input() {
     match std::env::var(VARIABLE) {
         Ok(url) if url.starts_with("sqlite:") => serve::<SqliteStore>(&url).await,
+        Ok(url) if url.starts_with("mysql:") => serve::<MySqlStore>(&url).await,
         Ok(url) => match url.strip_prefix(functions::MARK) {
             Some(url) => serve::<SqlFunctions>(url).await,
             None => serve::<PgStore>(&url).await,

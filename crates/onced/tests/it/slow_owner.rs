@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onced::guard::{Begun, EndError, Pace, Permit, Request};
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::key::Key;
@@ -16,6 +17,7 @@ use crate::bench::{Bench, Tested, delivery, executes, fresh_key, patient};
 async fn a_slow_owners_endings_change_nothing_after_a_takeover() {
     all_endings::<SqliteStore>().await;
     all_endings::<PgStore>().await;
+    all_endings::<MySqlStore>().await;
 }
 
 async fn all_endings<S: Tested>() {
@@ -56,6 +58,7 @@ async fn all_endings<S: Tested>() {
 async fn a_record_that_a_rival_gave_up_is_not_its_owners_any_more() {
     given_up::<SqliteStore>().await;
     given_up::<PgStore>().await;
+    given_up::<MySqlStore>().await;
 }
 
 async fn given_up<S: Tested>() {
@@ -78,6 +81,7 @@ async fn given_up<S: Tested>() {
 async fn three_claims_of_one_key_never_write_for_each_other() {
     three_claims::<SqliteStore>().await;
     three_claims::<PgStore>().await;
+    three_claims::<MySqlStore>().await;
 }
 
 async fn three_claims<S: Tested>() {

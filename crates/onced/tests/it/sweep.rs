@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use onced::store::keys::Transactional as _;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sweep::{Batch, Sweep as _};
 use onced_core::key::Key;
@@ -362,4 +364,38 @@ async fn one_process_sweeps_at_a_time() {
     assert_eq!(store.sweep_deliveries(KEEP, ENOUGH).await.unwrap(), Batch::OtherSweeper);
     other.rollback().await.unwrap();
     assert_eq!(store.sweep_keys(ENOUGH).await.unwrap(), Batch::Deleted(1));
+}
+
+/// On MariaDB: a taker has one record locked, and then it is no longer what the sweeper was to delete; and one sweeper
+/// works at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_mariadb_a_locked_record_is_skipped_and_one_sweeper_works_at_a_time() {
+    let bench = Bench::<MySqlStore>::new().await;
+    let (taken, other) = (fresh_key(), fresh_key());
+    let now = bench.now().await;
+    for key in [&taken, &other] {
+        let expired = Record { expires_at: Some(now), ..line("completed").found(now).record.unwrap() };
+        plant::record(&bench, SCOPE, key, &expired).await;
+    }
+    let mut store = bench.store.clone();
+
+    let mut sweeper = bench.store.transaction().await.unwrap();
+    MySqlStore::run(&mut sweeper, "SELECT name FROM onced_locks WHERE name = 'sweep' FOR UPDATE").await.unwrap();
+    assert_eq!(store.sweep_keys(ENOUGH).await.unwrap(), Batch::OtherSweeper);
+    assert_eq!(store.sweep_deliveries(KEEP, ENOUGH).await.unwrap(), Batch::OtherSweeper);
+    sweeper.rollback().await.unwrap();
+
+    let mut rival = bench.store.transaction().await.unwrap();
+    let replace = format!(
+        "UPDATE onced_idempotency_keys SET status = 'in_progress', lease_token = 'next', \
+                lease_until = UTC_TIMESTAMP(6) + INTERVAL 30 SECOND, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 DAY \
+          WHERE key = '{}'",
+        taken.as_str()
+    );
+    assert_eq!(MySqlStore::run(&mut rival, &replace).await.unwrap(), 1);
+    assert_eq!(store.sweep_keys(ENOUGH).await.unwrap(), Batch::Deleted(1));
+    assert!(bench.record(&other).await.is_empty());
+    rival.commit().await.unwrap();
+    assert_eq!(store.sweep_keys(ENOUGH).await.unwrap(), Batch::Deleted(0));
+    assert_eq!(bench.columns(&taken, "status, lease_token").await, ["in_progress", "next"]);
 }

@@ -1,12 +1,13 @@
 //! Errors that pass, at the claim and at the completion, once and always: once, the work is done with one effect;
 //! always, the error comes out as transient after a bounded number of tries, and nothing has changed.
 //!
-//! PostgreSQL raises its codes from planted triggers. SQLite raises nothing on demand, so the like of each is brought
+//! PostgreSQL and MariaDB raise their codes from planted triggers. SQLite raises nothing on demand, so the like of each is brought
 //! about: for a serialization failure, a transaction that has read and is overtaken by another's commit
 //! (`SQLITE_BUSY_SNAPSHOT`); for a deadlock, a connection that shares its cache with a writer (`SQLITE_LOCKED`, which
 //! no waiting mends); for a lock not got in time, a held write lock (`SQLITE_BUSY`).
 
 mod locked_table;
+mod mariadb;
 mod postgres;
 mod sqlite;
 mod tries;
@@ -79,6 +80,7 @@ impl Transient {
         match S::BACKEND {
             Backend::Postgres => postgres::run(bench, *self).await,
             Backend::Sqlite => sqlite::run(bench, *self).await,
+            Backend::MariaDb => mariadb::run(bench, *self).await,
         }
     }
 }

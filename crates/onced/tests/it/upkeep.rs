@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced::store::upkeep::{Because, Filter, Resolution};
@@ -23,6 +24,7 @@ const SETTLE: Duration = Duration::from_secs(60);
 async fn only_a_pending_record_whose_lease_is_over_is_resolved() {
     resolves_pending_only::<SqliteStore>().await;
     resolves_pending_only::<PgStore>().await;
+    resolves_pending_only::<MySqlStore>().await;
     resolves_pending_only::<SqlFunctions>().await;
 }
 
@@ -41,6 +43,7 @@ async fn resolves_pending_only<S: Tested>() {
 async fn the_bounds_of_lease_and_settle_are_kept_on_both_sides() {
     keeps_bounds::<SqliteStore>().await;
     keeps_bounds::<PgStore>().await;
+    keeps_bounds::<MySqlStore>().await;
     keeps_bounds::<SqlFunctions>().await;
 }
 
@@ -66,6 +69,7 @@ async fn keeps_bounds<S: Tested>() {
 async fn who_has_read_an_older_claim_resolves_nothing() {
     refuses_stale::<SqliteStore>().await;
     refuses_stale::<PgStore>().await;
+    refuses_stale::<MySqlStore>().await;
     refuses_stale::<SqlFunctions>().await;
 }
 
@@ -90,6 +94,7 @@ async fn refuses_stale<S: Tested>() {
 async fn records_are_listed_newest_change_first_without_their_steps() {
     lists::<SqliteStore>().await;
     lists::<PgStore>().await;
+    lists::<MySqlStore>().await;
 }
 
 async fn lists<S: Tested>() {

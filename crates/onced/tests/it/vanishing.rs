@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use onced::guard::{Begun, Guard};
 use onced::store::deliveries::LogDeliveries;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::record::StoredResponse;
@@ -82,4 +83,9 @@ async fn a_record_that_is_deleted_meanwhile_is_claimed_anew_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_is_deleted_meanwhile_is_claimed_anew_postgres() {
     vanishes::<PgStore>().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_is_deleted_meanwhile_is_claimed_anew_mariadb() {
+    vanishes::<MySqlStore>().await;
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use onced::guard::{Begun, Guard, Permit};
 use onced::store::deliveries::LogDeliveries;
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::key::Key;
@@ -94,6 +95,7 @@ async fn ended<T>(task: JoinHandle<T>) -> T {
 async fn a_waiter_gets_the_outcome_of_the_running_attempt() {
     outcome::<SqliteStore>().await;
     outcome::<PgStore>().await;
+    outcome::<MySqlStore>().await;
 }
 
 async fn outcome<S: Tested>() {
@@ -111,6 +113,7 @@ async fn outcome<S: Tested>() {
 async fn a_waiter_takes_over_what_the_other_has_left_behind() {
     takes_over::<SqliteStore>().await;
     takes_over::<PgStore>().await;
+    takes_over::<MySqlStore>().await;
 }
 
 async fn takes_over<S: Tested>() {
@@ -144,6 +147,7 @@ async fn takes_over<S: Tested>() {
 async fn of_many_waiters_one_takes_over() {
     one_takes_over::<SqliteStore>().await;
     one_takes_over::<PgStore>().await;
+    one_takes_over::<MySqlStore>().await;
 }
 
 async fn one_takes_over<S: Tested>() {
@@ -171,6 +175,7 @@ async fn one_takes_over<S: Tested>() {
 async fn a_waiter_of_a_transaction_sees_what_it_commits() {
     of_a_transaction::<SqliteStore>().await;
     of_a_transaction::<PgStore>().await;
+    of_a_transaction::<MySqlStore>().await;
 }
 
 /// While the other's transaction is open there is no record to be seen.
@@ -196,6 +201,7 @@ async fn of_a_transaction<S: Tested>() {
 async fn the_waiting_ends_with_its_time_or_with_its_client() {
     ends::<SqliteStore>().await;
     ends::<PgStore>().await;
+    ends::<MySqlStore>().await;
 }
 
 async fn ends<S: Tested>() {
@@ -236,6 +242,7 @@ async fn ends<S: Tested>() {
 async fn only_what_is_in_progress_is_waited_for() {
     nothing_else::<SqliteStore>().await;
     nothing_else::<PgStore>().await;
+    nothing_else::<MySqlStore>().await;
 }
 
 async fn nothing_else<S: Tested>() {

@@ -1,6 +1,7 @@
 //! `onced doctor`: looks at a ledger, and says in plain words what is right, doubtful and wrong.
 
 mod finding;
+mod mariadb;
 mod rows;
 mod server;
 
@@ -88,9 +89,8 @@ async fn examine(config: &StoreConfig, sweep: SweepConfig) -> Vec<Finding> {
         )];
     }
     // Two connections for the test for poolers; and what is wrong must not keep it from being looked at.
-    let lenient =
-        StoreConfig { max_connections: config.max_connections.max(4), allow_weak_durability: true, ..config.clone() };
-    match app::open_store_as_it_is(&lenient).await {
+    let lenient = StoreConfig { max_connections: config.max_connections.max(4), ..config.clone() };
+    match app::open_store_to_look_at(&lenient).await {
         Ok(store) => {
             let mut findings = look(store, config.max_connections, sweep.keep_deliveries).await;
             if config.pooler == Pooler::Transaction {
@@ -122,7 +122,7 @@ async fn look(mut store: AnyStore, wanted_connections: u32, keep_deliveries: Dur
         Ok(settings) => {
             let free = match &settings {
                 Settings::Sqlite(sqlite) => free_disk(&sqlite.file),
-                Settings::Postgres(_) => None,
+                Settings::Postgres(_) | Settings::MariaDb(_) => None,
             };
             findings.extend(server::settings(&settings, wanted_connections, free));
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use onced::store::health::{Backends, PostgresSettings, SchemaVersion, Settings, SqliteSettings};
 
 use super::finding::Finding;
+use super::mariadb;
 
 /// Beyond this the clocks are worth a look.
 const SKEW: i64 = 1_000_000;
@@ -20,6 +21,7 @@ pub(super) fn settings(settings: &Settings, wanted_connections: u32, free_disk: 
             postgres_writes(settings),
             connections(settings, wanted_connections),
         ],
+        Settings::MariaDb(settings) => mariadb::settings(settings, wanted_connections),
         Settings::Sqlite(settings) => {
             let mut findings = vec![sqlite_durability(settings), sqlite_version(settings), sqlite_writes(settings)];
             findings.extend(free_disk.map(disk));

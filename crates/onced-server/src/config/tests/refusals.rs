@@ -82,11 +82,7 @@ fn in_the_store_and_the_log() {
         "",
         &[
             ("url = \"onced.db\"", "3:1", "write \"sqlite:onced.db\""),
-            (
-                "url = \"mysql://me:geheim@db/app\"",
-                "3:1",
-                "url = \"mysql://me:***@db/app\" is a database that this version",
-            ),
+            ("url = \"mysql://me:geheim@db\"", "3:1", "url = \"mysql://me:***@db\" names no host and database"),
             ("url = \"sqlite::memory:\"", "3:1", "would forget every key"),
             ("url = [\"postgres://me:geheim@db\"]", "3:1", "url is not text; write url = "),
             ("url = { env = \"NOT_SET\" }", "3:9", "env = \"NOT_SET\" is an environment variable that is not set"),

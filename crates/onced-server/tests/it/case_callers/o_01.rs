@@ -52,3 +52,8 @@ async fn o_01_twenty_equal_deliveries_at_once_sqlite() {
 async fn o_01_twenty_equal_deliveries_at_once_postgres() {
     twenty_at_once(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn o_01_twenty_equal_deliveries_at_once_mariadb() {
+    twenty_at_once(Backend::MariaDb).await;
+}

@@ -43,3 +43,8 @@ async fn o_06_ten_retries_of_a_failed_attempt_sqlite() {
 async fn o_06_ten_retries_of_a_failed_attempt_postgres() {
     ten_retries(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn o_06_ten_retries_of_a_failed_attempt_mariadb() {
+    ten_retries(Backend::MariaDb).await;
+}

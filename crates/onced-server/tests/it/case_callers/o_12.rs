@@ -77,6 +77,7 @@ async fn whose_key_it_is(backend: Backend) {
     let scopes = SqlText::each(
         "SELECT scope FROM onced_idempotency_keys ORDER BY scope, key",
         "SELECT scope FROM onced.idempotency_keys ORDER BY scope, key",
+        "SELECT scope FROM onced_idempotency_keys ORDER BY scope, key",
     );
     let scopes: Vec<String> = database.sql().text(scopes).await.into_iter().flatten().collect();
     assert!(!gateway.process.stderr().all().iter().any(|line| line.contains("secret-of-")), "a token is in the log");
@@ -92,6 +93,11 @@ async fn o_12_whose_key_it_is_sqlite() {
 #[tokio::test]
 async fn o_12_whose_key_it_is_postgres() {
     whose_key_it_is(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_12_whose_key_it_is_mariadb() {
+    whose_key_it_is(Backend::MariaDb).await;
 }
 
 async fn other_tenants(backend: Backend) {
@@ -147,4 +153,9 @@ async fn o_12_tenants_by_other_means_sqlite() {
 #[tokio::test]
 async fn o_12_tenants_by_other_means_postgres() {
     other_tenants(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_12_tenants_by_other_means_mariadb() {
+    other_tenants(Backend::MariaDb).await;
 }

@@ -66,3 +66,10 @@ async fn o_13_mismatch_beats_in_progress_postgres() {
         mismatch_beats_in_progress(Backend::Postgres, effect).await;
     }
 }
+
+#[tokio::test]
+async fn o_13_mismatch_beats_in_progress_mariadb() {
+    for effect in ["same-database", "external"] {
+        mismatch_beats_in_progress(Backend::MariaDb, effect).await;
+    }
+}

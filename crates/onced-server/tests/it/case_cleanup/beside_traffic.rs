@@ -37,7 +37,19 @@ async fn plant(database: &Database, expired: u32) {
                    FROM (VALUES {stays}) AS v (kind)) AS rows, \
                 (SELECT onced.clock() AS now) AS t"
     );
-    assert_eq!(database.sql().execute(SqlText::each(&sqlite, &postgres)).await, u64::from(expired) + 5);
+    let mariadb = format!(
+        "INSERT INTO onced_idempotency_keys {columns} \
+         WITH rows_of AS ( \
+             SELECT CONCAT('old-', seq) AS key, IF(seq % 2 = 0, 'completed', 'failed') AS status, -1 AS hours \
+               FROM seq_1_to_{expired} \
+             UNION ALL \
+             SELECT CONCAT('stays-', kind), REPLACE(kind, '-later', ''), IF(kind LIKE '%-later', 1, -1) \
+               FROM (WITH v (kind) AS (VALUES {stays}) SELECT kind FROM v) v) \
+         SELECT 'old', key, UNHEX(REPEAT('00', 32)), '1:all', status, 1, 'token', now, 3600000000, now, now, \
+                now + INTERVAL hours HOUR \
+           FROM rows_of, onced_clock"
+    );
+    assert_eq!(database.sql().execute(SqlText::each(&sqlite, &postgres, &mariadb)).await, u64::from(expired) + 5);
 }
 
 async fn beside_traffic(backend: Backend) {
@@ -89,6 +101,11 @@ async fn o_28_many_go_beside_traffic_postgres() {
     beside_traffic(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn o_28_many_go_beside_traffic_mariadb() {
+    beside_traffic(Backend::MariaDb).await;
+}
+
 /// Many old lines of the log go, too; those of an unfinished key stay.
 async fn old_lines(backend: Backend) {
     let database = Database::create(backend).await;
@@ -99,6 +116,7 @@ async fn old_lines(backend: Backend) {
     let unfinished = SqlText::each(
         "UPDATE onced_idempotency_keys SET status = 'in_progress', lease_until = 1 WHERE key = 'runs'",
         "UPDATE onced.idempotency_keys SET status = 'in_progress', lease_until = onced.clock() WHERE key = 'runs'",
+        "UPDATE onced_idempotency_keys SET status = 'in_progress', lease_until = UTC_TIMESTAMP(6) WHERE key = 'runs'",
     );
     assert_eq!(database.sql().execute(unfinished).await, 1);
     sql::put_the_clock_ahead(database.sql(), backend, Duration::from_secs(5 * 24 * 3600)).await;
@@ -108,7 +126,11 @@ async fn old_lines(backend: Backend) {
     assert!(old.contains("0 keys and 1 line of deliveries would be deleted"), "{old}");
     let old = sweep(&database, &["--keep-deliveries", "4days"]).await;
     assert!(old.starts_with("0 keys and 1 line of deliveries deleted"), "{old}");
-    let keys = SqlText::each("SELECT key FROM onced_deliveries", "SELECT key FROM onced.deliveries");
+    let keys = SqlText::each(
+        "SELECT key FROM onced_deliveries",
+        "SELECT key FROM onced.deliveries",
+        "SELECT key FROM onced_deliveries",
+    );
     assert_eq!(database.sql().text(keys).await, [["runs"]]);
 }
 
@@ -120,4 +142,9 @@ async fn old_lines_of_finished_keys_go_sqlite() {
 #[tokio::test]
 async fn old_lines_of_finished_keys_go_postgres() {
     old_lines(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn old_lines_of_finished_keys_go_mariadb() {
+    old_lines(Backend::MariaDb).await;
 }

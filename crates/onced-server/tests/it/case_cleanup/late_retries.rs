@@ -88,3 +88,8 @@ async fn o_28_late_retries_sqlite() {
 async fn o_28_late_retries_postgres() {
     late_retries(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn o_28_late_retries_mariadb() {
+    late_retries(Backend::MariaDb).await;
+}

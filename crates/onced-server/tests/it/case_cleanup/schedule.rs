@@ -51,6 +51,11 @@ async fn a_gateway_sweeps_by_itself_postgres() {
     by_itself(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_gateway_sweeps_by_itself_mariadb() {
+    by_itself(Backend::MariaDb).await;
+}
+
 /// A ledger that cannot be swept does not end the schedule.
 #[tokio::test]
 async fn a_sweep_that_fails_is_tried_again() {

@@ -228,6 +228,11 @@ async fn packed_requests_are_compared_by_what_is_in_them_postgres() {
 }
 
 #[tokio::test]
+async fn packed_requests_are_compared_by_what_is_in_them_mariadb() {
+    compared_by_what_is_in_them(Backend::MariaDb).await;
+}
+
+#[tokio::test]
 async fn the_key_of_a_packed_request_is_looked_up_in_it_sqlite() {
     the_key_is_looked_up_in_what_was_packed(Backend::Sqlite).await;
 }
@@ -235,6 +240,11 @@ async fn the_key_of_a_packed_request_is_looked_up_in_it_sqlite() {
 #[tokio::test]
 async fn the_key_of_a_packed_request_is_looked_up_in_it_postgres() {
     the_key_is_looked_up_in_what_was_packed(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn the_key_of_a_packed_request_is_looked_up_in_it_mariadb() {
+    the_key_is_looked_up_in_what_was_packed(Backend::MariaDb).await;
 }
 
 #[tokio::test]
@@ -248,6 +258,11 @@ async fn unreadable_arguments_are_no_arguments_postgres() {
 }
 
 #[tokio::test]
+async fn unreadable_arguments_are_no_arguments_mariadb() {
+    unreadable_arguments_are_no_arguments(Backend::MariaDb).await;
+}
+
+#[tokio::test]
 async fn odd_content_types_stay_apart_sqlite() {
     odd_content_types_stay_apart(Backend::Sqlite).await;
 }
@@ -255,6 +270,11 @@ async fn odd_content_types_stay_apart_sqlite() {
 #[tokio::test]
 async fn odd_content_types_stay_apart_postgres() {
     odd_content_types_stay_apart(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn odd_content_types_stay_apart_mariadb() {
+    odd_content_types_stay_apart(Backend::MariaDb).await;
 }
 
 #[tokio::test]
@@ -268,6 +288,11 @@ async fn packed_requests_that_are_refused_leave_nothing_postgres() {
 }
 
 #[tokio::test]
+async fn packed_requests_that_are_refused_leave_nothing_mariadb() {
+    refused_and_nothing_kept(Backend::MariaDb).await;
+}
+
+#[tokio::test]
 async fn a_packed_bomb_takes_no_memory_sqlite() {
     a_bomb_takes_no_memory(Backend::Sqlite).await;
 }
@@ -275,4 +300,9 @@ async fn a_packed_bomb_takes_no_memory_sqlite() {
 #[tokio::test]
 async fn a_packed_bomb_takes_no_memory_postgres() {
     a_bomb_takes_no_memory(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_packed_bomb_takes_no_memory_mariadb() {
+    a_bomb_takes_no_memory(Backend::MariaDb).await;
 }

@@ -207,6 +207,11 @@ async fn o_10_json_in_other_clothes_postgres() {
 }
 
 #[tokio::test]
+async fn o_10_json_in_other_clothes_mariadb() {
+    json_in_other_clothes(Backend::MariaDb).await;
+}
+
+#[tokio::test]
 async fn o_10_forms_in_other_clothes_sqlite() {
     forms_in_other_clothes(Backend::Sqlite).await;
 }
@@ -217,6 +222,11 @@ async fn o_10_forms_in_other_clothes_postgres() {
 }
 
 #[tokio::test]
+async fn o_10_forms_in_other_clothes_mariadb() {
+    forms_in_other_clothes(Backend::MariaDb).await;
+}
+
+#[tokio::test]
 async fn o_10_the_locale_does_not_count_sqlite() {
     the_locale_does_not_count(Backend::Sqlite).await;
 }
@@ -224,4 +234,9 @@ async fn o_10_the_locale_does_not_count_sqlite() {
 #[tokio::test]
 async fn o_10_the_locale_does_not_count_postgres() {
     the_locale_does_not_count(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_10_the_locale_does_not_count_mariadb() {
+    the_locale_does_not_count(Backend::MariaDb).await;
 }

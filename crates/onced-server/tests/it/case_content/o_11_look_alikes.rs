@@ -104,3 +104,8 @@ async fn o_11_look_alikes_are_other_requests_sqlite() {
 async fn o_11_look_alikes_are_other_requests_postgres() {
     look_alikes_are_other_requests(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn o_11_look_alikes_are_other_requests_mariadb() {
+    look_alikes_are_other_requests(Backend::MariaDb).await;
+}

@@ -138,3 +138,8 @@ async fn o_14_what_is_a_key_and_what_is_not_sqlite() {
 async fn o_14_what_is_a_key_and_what_is_not_postgres() {
     every_key(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn o_14_what_is_a_key_and_what_is_not_mariadb() {
+    every_key(Backend::MariaDb).await;
+}

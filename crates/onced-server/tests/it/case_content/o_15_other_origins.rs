@@ -142,6 +142,11 @@ async fn o_15_methods_and_preflight_postgres() {
     methods_and_preflight(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn o_15_methods_and_preflight_mariadb() {
+    methods_and_preflight(Backend::MariaDb).await;
+}
+
 async fn refusals(backend: Backend) {
     let (database, upstream) = (Database::create(backend).await, upstream().await);
     let folder = tempfile::tempdir().unwrap();
@@ -194,6 +199,11 @@ async fn o_15_refusals_can_be_read_postgres() {
     refusals(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn o_15_refusals_can_be_read_mariadb() {
+    refusals(Backend::MariaDb).await;
+}
+
 async fn whose_preflight_it_is(backend: Backend) {
     let (database, upstream) = (Database::create(backend).await, upstream().await);
     let defaults = "[defaults]\ncors = { origins = [\"*\"], max_age = \"1h\" }\n";
@@ -240,4 +250,9 @@ async fn o_15_a_preflight_belongs_to_the_method_it_asks_for_sqlite() {
 #[tokio::test]
 async fn o_15_a_preflight_belongs_to_the_method_it_asks_for_postgres() {
     whose_preflight_it_is(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_15_a_preflight_belongs_to_the_method_it_asks_for_mariadb() {
+    whose_preflight_it_is(Backend::MariaDb).await;
 }

@@ -146,3 +146,8 @@ async fn o_16_the_replay_is_the_first_answer_and_only_that_sqlite() {
 async fn o_16_the_replay_is_the_first_answer_and_only_that_postgres() {
     both_answers(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn o_16_the_replay_is_the_first_answer_and_only_that_mariadb() {
+    both_answers(Backend::MariaDb).await;
+}

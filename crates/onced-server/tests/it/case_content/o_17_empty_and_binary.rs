@@ -151,3 +151,8 @@ async fn o_17_answers_are_told_again_as_they_were_sqlite() {
 async fn o_17_answers_are_told_again_as_they_were_postgres() {
     answers_are_told_again_as_they_were(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn o_17_answers_are_told_again_as_they_were_mariadb() {
+    answers_are_told_again_as_they_were(Backend::MariaDb).await;
+}

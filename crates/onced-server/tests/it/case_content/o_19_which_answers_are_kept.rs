@@ -81,6 +81,11 @@ async fn o_19_what_the_gateway_refuses_is_not_kept_postgres() {
     what_the_gateway_refuses(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn o_19_what_the_gateway_refuses_is_not_kept_mariadb() {
+    what_the_gateway_refuses(Backend::MariaDb).await;
+}
+
 /// The first answer, then the same request again with the upstream healthy.
 async fn twice(gateway: &Gateway, upstream: &Recorder, path: &str, key: &str, first: Reply) -> [Answer; 2] {
     upstream.script([Rule::on_run(1, first).at(path), Rule::always(Reply::status(201).json(ANSWER))]);
@@ -120,6 +125,11 @@ async fn o_19_which_answers_of_the_upstream_are_kept_sqlite() {
 #[tokio::test]
 async fn o_19_which_answers_of_the_upstream_are_kept_postgres() {
     what_the_upstream_answers(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_19_which_answers_of_the_upstream_are_kept_mariadb() {
+    what_the_upstream_answers(Backend::MariaDb).await;
 }
 
 async fn failures(backend: Backend) {
@@ -175,4 +185,9 @@ async fn o_19_what_failures_leave_behind_sqlite() {
 #[tokio::test]
 async fn o_19_what_failures_leave_behind_postgres() {
     failures(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_19_what_failures_leave_behind_mariadb() {
+    failures(Backend::MariaDb).await;
 }

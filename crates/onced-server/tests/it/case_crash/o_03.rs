@@ -63,3 +63,8 @@ async fn o_03_killed_after_the_claim_sqlite() {
 async fn o_03_killed_after_the_claim_postgres() {
     killed_after_the_claim(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn o_03_killed_after_the_claim_mariadb() {
+    killed_after_the_claim(Backend::MariaDb).await;
+}

@@ -120,6 +120,11 @@ async fn o_05_a_late_transaction_postgres() {
     a_wakes_up_late(Backend::Postgres, "same-database", Work::ok(BY_A), Work::ok(BY_B)).await;
 }
 
+#[tokio::test]
+async fn o_05_a_late_transaction_mariadb() {
+    a_wakes_up_late(Backend::MariaDb, "same-database", Work::ok(BY_A), Work::ok(BY_B)).await;
+}
+
 /// The application leaves the completing to the gateway.
 #[tokio::test]
 async fn o_05_a_late_answer_sqlite() {
@@ -131,6 +136,11 @@ async fn o_05_a_late_answer_postgres() {
     a_wakes_up_late(Backend::Postgres, "same-database", answers_only(BY_A), Work::ok(BY_B)).await;
 }
 
+#[tokio::test]
+async fn o_05_a_late_answer_mariadb() {
+    a_wakes_up_late(Backend::MariaDb, "same-database", answers_only(BY_A), Work::ok(BY_B)).await;
+}
+
 /// Only the gateway completes, by the compare-and-swap alone: it does not look at the record before.
 #[tokio::test]
 async fn o_05_a_late_answer_of_an_idempotent_upstream_sqlite() {
@@ -140,6 +150,11 @@ async fn o_05_a_late_answer_of_an_idempotent_upstream_sqlite() {
 #[tokio::test]
 async fn o_05_a_late_answer_of_an_idempotent_upstream_postgres() {
     a_wakes_up_late(Backend::Postgres, "idempotent", answers_only(BY_A), answers_only(BY_B)).await;
+}
+
+#[tokio::test]
+async fn o_05_a_late_answer_of_an_idempotent_upstream_mariadb() {
+    a_wakes_up_late(Backend::MariaDb, "idempotent", answers_only(BY_A), answers_only(BY_B)).await;
 }
 
 /// A's attempt ends in an error, after which the key would be free again.
@@ -154,6 +169,13 @@ async fn o_05_a_late_error_sqlite() {
 async fn o_05_a_late_error_postgres() {
     for effect in ["same-database", "idempotent"] {
         a_wakes_up_late(Backend::Postgres, effect, Work::fails(500), Work::ok(BY_B)).await;
+    }
+}
+
+#[tokio::test]
+async fn o_05_a_late_error_mariadb() {
+    for effect in ["same-database", "idempotent"] {
+        a_wakes_up_late(Backend::MariaDb, effect, Work::fails(500), Work::ok(BY_B)).await;
     }
 }
 
@@ -189,6 +211,13 @@ async fn o_05_while_the_successor_is_at_work_sqlite() {
 async fn o_05_while_the_successor_is_at_work_postgres() {
     for late in [Work::ok(BY_A), answers_only(BY_A), Work::fails(500)] {
         a_wakes_up_while_b_is_at_work(Backend::Postgres, late).await;
+    }
+}
+
+#[tokio::test]
+async fn o_05_while_the_successor_is_at_work_mariadb() {
+    for late in [Work::ok(BY_A), answers_only(BY_A), Work::fails(500)] {
+        a_wakes_up_while_b_is_at_work(Backend::MariaDb, late).await;
     }
 }
 
@@ -240,5 +269,12 @@ async fn o_05_frozen_twice_sqlite() {
 async fn o_05_frozen_twice_postgres() {
     for late in [Work::ok(BY_A), answers_only(BY_A), Work::fails(500)] {
         frozen_twice(Backend::Postgres, late).await;
+    }
+}
+
+#[tokio::test]
+async fn o_05_frozen_twice_mariadb() {
+    for late in [Work::ok(BY_A), answers_only(BY_A), Work::fails(500)] {
+        frozen_twice(Backend::MariaDb, late).await;
     }
 }

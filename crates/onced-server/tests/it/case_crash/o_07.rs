@@ -82,6 +82,13 @@ async fn o_07_a_retry_runs_after_a_refused_connection_postgres() {
 }
 
 #[tokio::test]
+async fn o_07_a_retry_runs_after_a_refused_connection_mariadb() {
+    for effect in EFFECTS {
+        refused_at_first(Backend::MariaDb, effect).await;
+    }
+}
+
+#[tokio::test]
 async fn o_07_a_permanent_failure_is_the_outcome_sqlite() {
     for effect in EFFECTS {
         failed_for_good(Backend::Sqlite, effect).await;
@@ -92,5 +99,12 @@ async fn o_07_a_permanent_failure_is_the_outcome_sqlite() {
 async fn o_07_a_permanent_failure_is_the_outcome_postgres() {
     for effect in EFFECTS {
         failed_for_good(Backend::Postgres, effect).await;
+    }
+}
+
+#[tokio::test]
+async fn o_07_a_permanent_failure_is_the_outcome_mariadb() {
+    for effect in EFFECTS {
+        failed_for_good(Backend::MariaDb, effect).await;
     }
 }

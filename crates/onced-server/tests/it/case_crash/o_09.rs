@@ -93,6 +93,13 @@ async fn o_09_the_client_hangs_up_during_the_work_postgres() {
 }
 
 #[tokio::test]
+async fn o_09_the_client_hangs_up_during_the_work_mariadb() {
+    for effect in ["same-database", "idempotent", "external"] {
+        hangs_up_during_the_work(Backend::MariaDb, effect).await;
+    }
+}
+
+#[tokio::test]
 async fn o_09_the_client_hangs_up_after_the_commit_sqlite() {
     hangs_up_after_the_commit(Backend::Sqlite).await;
 }
@@ -100,6 +107,11 @@ async fn o_09_the_client_hangs_up_after_the_commit_sqlite() {
 #[tokio::test]
 async fn o_09_the_client_hangs_up_after_the_commit_postgres() {
     hangs_up_after_the_commit(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_09_the_client_hangs_up_after_the_commit_mariadb() {
+    hangs_up_after_the_commit(Backend::MariaDb).await;
 }
 
 #[tokio::test]
@@ -113,5 +125,12 @@ async fn o_09_the_client_hangs_up_before_the_completion_sqlite() {
 async fn o_09_the_client_hangs_up_before_the_completion_postgres() {
     for effect in ["idempotent", "external"] {
         hangs_up_before_the_completion(Backend::Postgres, effect).await;
+    }
+}
+
+#[tokio::test]
+async fn o_09_the_client_hangs_up_before_the_completion_mariadb() {
+    for effect in ["idempotent", "external"] {
+        hangs_up_before_the_completion(Backend::MariaDb, effect).await;
     }
 }

@@ -1,5 +1,5 @@
-//! O-30, item 3: the claim is committed, and its confirmation is lost. On PostgreSQL the connection is cut before the
-//! confirmation gets through; either the same delivery finds its own claim and goes on as its owner, or, where the
+//! O-30, item 3: the claim is committed, and its confirmation is lost. On PostgreSQL and MariaDB the connection is
+//! cut before the confirmation gets through; either the same delivery finds its own claim and goes on as its owner, or, where the
 //! ledger stays out of reach, a retry after the lease executes. On SQLite, which has no connection, the gateway is
 //! killed right after its claim. In the end the request has run once.
 
@@ -23,9 +23,8 @@ async fn assert_ran_once(database: &Database, app: &Recorder) {
     assert_eq!((records(database).await, live_leases(database).await), (1, 0));
 }
 
-#[tokio::test]
-async fn o_30_3_the_same_delivery_goes_on_as_owner_postgres() {
-    let database = Database::create(Backend::Postgres).await;
+async fn the_same_delivery_goes_on_as_owner(backend: Backend) {
+    let database = Database::create(backend).await;
     let app = same_database_app::start(&database, |_| Work::ok(ANSWER)).await;
     let routes = route("api.order", "/api/order", &app.url(), "same-database", LONG_LEASE);
     let gateway = WiredGateway::start(&database, &routes).await;
@@ -39,9 +38,8 @@ async fn o_30_3_the_same_delivery_goes_on_as_owner_postgres() {
     assert_ran_once(&database, &app).await;
 }
 
-#[tokio::test]
-async fn o_30_3_a_retry_after_the_lease_runs_postgres() {
-    let database = Database::create(Backend::Postgres).await;
+async fn a_retry_after_the_lease_runs(backend: Backend) {
+    let database = Database::create(backend).await;
     let app = same_database_app::start(&database, |_| Work::ok(ANSWER)).await;
     let routes = route("api.order", "/api/order", &app.url(), "same-database", &short_lease());
     let gateway = WiredGateway::start(&database, &routes).await;
@@ -51,7 +49,7 @@ async fn o_30_3_a_retry_after_the_lease_runs_postgres() {
     assert!(gateway.wire.has_lost_a_confirmation());
     assert_come_again(&answer, 503, "store-unavailable");
     // It is committed, and nothing was forwarded: whether the claim was the delivery's own could not be read.
-    assert_eq!(sql::keys_at(database.sql(), Backend::Postgres, "in_progress").await, 1);
+    assert_eq!(sql::keys_at(database.sql(), backend, "in_progress").await, 1);
     assert_eq!(app.count(), 0);
 
     gateway.wire.mend();
@@ -60,6 +58,26 @@ async fn o_30_3_a_retry_after_the_lease_runs_postgres() {
     assert_eq!(attempts(&database).await, 2);
     assert_replay_of(&send(gateway.address, &order("o30-3")).await, 200, ANSWER);
     assert_ran_once(&database, &app).await;
+}
+
+#[tokio::test]
+async fn o_30_3_the_same_delivery_goes_on_as_owner_postgres() {
+    the_same_delivery_goes_on_as_owner(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_30_3_the_same_delivery_goes_on_as_owner_mariadb() {
+    the_same_delivery_goes_on_as_owner(Backend::MariaDb).await;
+}
+
+#[tokio::test]
+async fn o_30_3_a_retry_after_the_lease_runs_postgres() {
+    a_retry_after_the_lease_runs(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_30_3_a_retry_after_the_lease_runs_mariadb() {
+    a_retry_after_the_lease_runs(Backend::MariaDb).await;
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ async fn kept_as_bytes(backend: Backend) {
         let of_key = format!("FROM {} WHERE key = '{key}'", sql::table(backend));
         let sqlite = format!("SELECT lower(hex(response_body)) {of_key}");
         let postgres = format!("SELECT encode(response_body, 'hex') {of_key}");
-        let stored = database.sql().text(SqlText::each(&sqlite, &postgres)).await;
+        let stored = database.sql().text(SqlText::each(&sqlite, &postgres, &sqlite)).await;
         let hex: String = body.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(stored, [[hex]]);
 
@@ -55,4 +55,9 @@ async fn o_30_5_nul_and_half_a_pair_are_kept_as_bytes_sqlite() {
 #[tokio::test]
 async fn o_30_5_nul_and_half_a_pair_are_kept_as_bytes_postgres() {
     kept_as_bytes(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn o_30_5_nul_and_half_a_pair_are_kept_as_bytes_mariadb() {
+    kept_as_bytes(Backend::MariaDb).await;
 }

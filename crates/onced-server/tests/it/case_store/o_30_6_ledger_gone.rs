@@ -22,8 +22,8 @@ use crate::same_database_app::{self, Work};
 enum Outage {
     /// Its table has another name.
     Table(Backend),
-    /// All connections to PostgreSQL are cut.
-    Wire,
+    /// All connections to the database server are cut.
+    Wire(Backend),
 }
 
 /// A gateway whose ledger can be taken away and given back.
@@ -35,15 +35,14 @@ enum Tested {
 impl Outage {
     fn backend(self) -> Backend {
         match self {
-            Self::Table(backend) => backend,
-            Self::Wire => Backend::Postgres,
+            Self::Table(backend) | Self::Wire(backend) => backend,
         }
     }
 
     async fn start(self, database: &Database, routes: &str) -> Tested {
         match self {
             Self::Table(_) => Tested::Table(Gateway::start(database, routes).await),
-            Self::Wire => Tested::Wire(WiredGateway::start(database, routes).await),
+            Self::Wire(_) => Tested::Wire(WiredGateway::start(database, routes).await),
         }
     }
 }
@@ -71,7 +70,7 @@ impl Tested {
             Self::Table(_) => {
                 let sqlite = "ALTER TABLE away RENAME TO onced_idempotency_keys";
                 let postgres = "ALTER TABLE onced.away RENAME TO idempotency_keys";
-                database.sql().execute(testkit::SqlText::each(sqlite, postgres)).await;
+                database.sql().execute(testkit::SqlText::each(sqlite, postgres, sqlite)).await;
             }
             Self::Wire(gateway) => gateway.wire.mend(),
         }
@@ -152,12 +151,22 @@ async fn o_30_6_ledger_gone_at_the_claim_sqlite() {
 
 #[tokio::test]
 async fn o_30_6_ledger_gone_at_the_claim_postgres() {
-    gone_at_the_claim(Outage::Wire).await;
+    gone_at_the_claim(Outage::Wire(Backend::Postgres)).await;
+}
+
+#[tokio::test]
+async fn o_30_6_ledger_gone_at_the_claim_mariadb() {
+    gone_at_the_claim(Outage::Wire(Backend::MariaDb)).await;
 }
 
 #[tokio::test]
 async fn o_30_6_table_gone_at_the_claim_postgres() {
     gone_at_the_claim(Outage::Table(Backend::Postgres)).await;
+}
+
+#[tokio::test]
+async fn o_30_6_table_gone_at_the_claim_mariadb() {
+    gone_at_the_claim(Outage::Table(Backend::MariaDb)).await;
 }
 
 #[tokio::test]
@@ -167,12 +176,22 @@ async fn o_30_6_ledger_gone_after_the_application_committed_sqlite() {
 
 #[tokio::test]
 async fn o_30_6_ledger_gone_after_the_application_committed_postgres() {
-    gone_after_the_application_committed(Outage::Wire).await;
+    gone_after_the_application_committed(Outage::Wire(Backend::Postgres)).await;
+}
+
+#[tokio::test]
+async fn o_30_6_ledger_gone_after_the_application_committed_mariadb() {
+    gone_after_the_application_committed(Outage::Wire(Backend::MariaDb)).await;
 }
 
 #[tokio::test]
 async fn o_30_6_table_gone_after_the_application_committed_postgres() {
     gone_after_the_application_committed(Outage::Table(Backend::Postgres)).await;
+}
+
+#[tokio::test]
+async fn o_30_6_table_gone_after_the_application_committed_mariadb() {
+    gone_after_the_application_committed(Outage::Table(Backend::MariaDb)).await;
 }
 
 #[tokio::test]
@@ -182,10 +201,20 @@ async fn o_30_6_ledger_gone_after_an_outside_effect_sqlite() {
 
 #[tokio::test]
 async fn o_30_6_ledger_gone_after_an_outside_effect_postgres() {
-    gone_after_an_outside_effect(Outage::Wire).await;
+    gone_after_an_outside_effect(Outage::Wire(Backend::Postgres)).await;
+}
+
+#[tokio::test]
+async fn o_30_6_ledger_gone_after_an_outside_effect_mariadb() {
+    gone_after_an_outside_effect(Outage::Wire(Backend::MariaDb)).await;
 }
 
 #[tokio::test]
 async fn o_30_6_table_gone_after_an_outside_effect_postgres() {
     gone_after_an_outside_effect(Outage::Table(Backend::Postgres)).await;
+}
+
+#[tokio::test]
+async fn o_30_6_table_gone_after_an_outside_effect_mariadb() {
+    gone_after_an_outside_effect(Outage::Table(Backend::MariaDb)).await;
 }

@@ -41,3 +41,8 @@ async fn o_30_7_replayed_after_a_restart_of_everything_sqlite() {
 async fn o_30_7_replayed_after_a_restart_of_everything_postgres() {
     replayed_after_a_restart_of_everything(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn o_30_7_replayed_after_a_restart_of_everything_mariadb() {
+    replayed_after_a_restart_of_everything(Backend::MariaDb).await;
+}

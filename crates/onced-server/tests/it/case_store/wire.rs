@@ -1,11 +1,12 @@
 //! A TCP proxy that can hold what a server says, cut all connections, and cut one at the very moment at which
-//! PostgreSQL has confirmed a claim, so that only the confirmation is lost.
+//! PostgreSQL or MariaDB has confirmed a claim, so that only the confirmation is lost.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use testkit::{Backend, Database};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,6 +14,8 @@ use tokio::sync::watch;
 
 /// The statement by which a key without a record is claimed.
 const CLAIM: &[u8] = b"INSERT INTO onced.idempotency_keys";
+/// The same on MariaDB, where a `COMMIT` follows it.
+const MARIADB_CLAIM: &[u8] = b"INSERT INTO onced_idempotency_keys";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -34,6 +37,7 @@ pub(crate) enum After {
 enum Protocol {
     Any,
     Postgres,
+    MariaDb,
 }
 
 /// The proxy. It ends with the test.
@@ -59,6 +63,24 @@ impl Wire {
     /// Listens in front of a PostgreSQL server; its clients must not ask for TLS.
     pub(crate) async fn start_to_postgres(target: impl ToString) -> Self {
         Self::start_reading(target, Protocol::Postgres).await
+    }
+
+    /// Listens in front of a MariaDB server; its clients must not ask for TLS.
+    pub(crate) async fn start_to_mariadb(target: impl ToString) -> Self {
+        Self::start_reading(target, Protocol::MariaDb).await
+    }
+
+    /// Listens in front of the server of that database. Gives the URL that leads there by the wire, which must see what
+    /// is said.
+    pub(crate) async fn before(database: &Database) -> (Self, String) {
+        let (server, name) = database.url().rsplit_once('/').expect("the URL names a database");
+        let (user, server) = server.rsplit_once('@').expect("the URL names a user");
+        let (wire, plain) = match database.backend() {
+            Backend::MariaDb => (Self::start_to_mariadb(server).await, "ssl-mode=DISABLED"),
+            Backend::Postgres | Backend::Sqlite => (Self::start_to_postgres(server).await, "sslmode=disable"),
+        };
+        let url = format!("{user}@{}/{name}?{plain}", wire.address);
+        (wire, url)
     }
 
     async fn start_reading(target: impl ToString, protocol: Protocol) -> Self {
@@ -107,6 +129,10 @@ impl Wire {
 }
 
 impl Shared {
+    fn is_trap_set(&self) -> bool {
+        self.trap.lock().is_ok_and(|trap| trap.is_some())
+    }
+
     fn confirmation_was_lost(&self) {
         let after = self.trap.lock().expect("nobody panics with it").take();
         if after == Some(After::Down) {
@@ -139,12 +165,26 @@ async fn questions(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Sha
         frames.push(&bytes, |kind, frame| {
             let mut parts = frame.split(|byte| *byte == 0);
             let (first, second) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            if shared.protocol == Protocol::MariaDb {
+                // The first statement of a new connection that is like it is the claim: what it is asked for later needs
+                // no preparing. A query of its own ends its transaction.
+                match kind {
+                    PREPARE if frame.windows(MARIADB_CLAIM.len()).any(|part| part == MARIADB_CLAIM) => {
+                        claims.insert(Vec::new());
+                    }
+                    QUERY if frame == b"COMMIT" && !claims.is_empty() && shared.is_trap_set() => {
+                        claiming.store(true, Ordering::SeqCst);
+                    }
+                    _ => {}
+                }
+                return;
+            }
             match kind {
                 // Parse: the statement's name, its text.
                 b'P' if second.windows(CLAIM.len()).any(|part| part == CLAIM) => drop(claims.insert(first.to_vec())),
                 b'P' => drop(claims.remove(first)),
                 // Bind, which is followed by its Execute: the portal's name, the statement's.
-                b'B' if claims.contains(second) && shared.trap.lock().is_ok_and(|trap| trap.is_some()) => {
+                b'B' if claims.contains(second) && shared.is_trap_set() => {
                     claiming.store(true, Ordering::SeqCst);
                 }
                 _ => {}
@@ -167,6 +207,8 @@ async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
                 b'C' => done = true,
                 // Ready for the next query, outside of a transaction: what was done is committed.
                 b'Z' => committed = done && frame == b"I",
+                // The one answer to `COMMIT`.
+                OK if shared.protocol == Protocol::MariaDb => committed = true,
                 _ => {}
             });
             if committed {
@@ -184,7 +226,13 @@ async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
     }
 }
 
-/// Takes one direction of PostgreSQL's protocol apart: a kind, a length that counts itself, the rest.
+/// MariaDB: a query as text, a statement to be prepared, and the answer that all is well.
+const QUERY: u8 = 0x03;
+const PREPARE: u8 = 0x16;
+const OK: u8 = 0x00;
+
+/// Takes one direction of a protocol apart. PostgreSQL's: a kind, a length that counts itself, the rest. MariaDB's: the
+/// length of what follows, a number in the conversation, and then the kind and the rest.
 struct Frames {
     protocol: Protocol,
     /// The first message of a client has no kind.
@@ -205,10 +253,22 @@ impl Frames {
 
     /// Takes in the next bytes, and gives each message that is whole now.
     fn push(&mut self, bytes: &[u8], mut each: impl FnMut(u8, &[u8])) {
-        if self.protocol != Protocol::Postgres {
+        if self.protocol == Protocol::Any {
             return;
         }
         self.pending.extend_from_slice(bytes);
+        while self.protocol == Protocol::MariaDb {
+            let Some(&[low, middle, high, number]) = self.pending.first_chunk() else { return };
+            let end = 4 + u32::from_le_bytes([low, middle, high, 0]) as usize;
+            if self.pending.len() < end {
+                return;
+            }
+            let message: Vec<u8> = self.pending.drain(..end).collect();
+            // What a client says first in a conversation is numbered 0; the server's answer begins with 1.
+            if let (0 | 1, Some((kind, rest))) = (number, message[4..].split_first()) {
+                each(*kind, rest);
+            }
+        }
         loop {
             let at = usize::from(!self.starting);
             let Some(length) = self.pending.get(at..at + 4) else { return };

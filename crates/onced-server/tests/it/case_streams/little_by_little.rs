@@ -8,7 +8,7 @@ use testkit::{Backend, Database};
 
 use super::stepwise::Stepwise;
 use crate::case_crash::{is_problem, is_replayed, outside_app};
-use crate::fixture::{Gateway, LIMIT, on_both, route, sql};
+use crate::fixture::{Gateway, LIMIT, on_all, route, sql};
 use crate::settlement::refuse_completions;
 
 const SETTINGS: &str = "lease = \"60s\"\nupstream_timeout = \"20s\"\n";
@@ -146,11 +146,11 @@ async fn a_part_is_not_told_for_the_whole(backend: Backend) {
     assert_eq!((replay.status, replay.header("onced-body")), (200, Some("omitted")), "the answer was read to its end");
 }
 
-on_both! {
-    chunks_go_out: chunks_go_out_as_they_come_sqlite, chunks_go_out_as_they_come_postgres;
-    sized_answers_wait: an_answer_with_a_length_waits_sqlite, an_answer_with_a_length_waits_postgres;
-    an_old_client_gets_all_or_an_error: an_old_client_gets_all_or_an_error_sqlite, an_old_client_gets_all_or_an_error_postgres;
-    a_stream_without_end_is_given_up: a_stream_without_end_is_given_up_sqlite, a_stream_without_end_is_given_up_postgres;
-    a_part_is_not_told_for_the_whole: a_part_is_not_told_for_the_whole_sqlite, a_part_is_not_told_for_the_whole_postgres;
-    nobody_listens_any_more: a_stream_goes_on_without_its_client_sqlite, a_stream_goes_on_without_its_client_postgres;
+on_all! {
+    chunks_go_out: chunks_go_out_as_they_come_sqlite, chunks_go_out_as_they_come_postgres, chunks_go_out_as_they_come_mariadb;
+    sized_answers_wait: an_answer_with_a_length_waits_sqlite, an_answer_with_a_length_waits_postgres, an_answer_with_a_length_waits_mariadb;
+    an_old_client_gets_all_or_an_error: an_old_client_gets_all_or_an_error_sqlite, an_old_client_gets_all_or_an_error_postgres, an_old_client_gets_all_or_an_error_mariadb;
+    a_stream_without_end_is_given_up: a_stream_without_end_is_given_up_sqlite, a_stream_without_end_is_given_up_postgres, a_stream_without_end_is_given_up_mariadb;
+    a_part_is_not_told_for_the_whole: a_part_is_not_told_for_the_whole_sqlite, a_part_is_not_told_for_the_whole_postgres, a_part_is_not_told_for_the_whole_mariadb;
+    nobody_listens_any_more: a_stream_goes_on_without_its_client_sqlite, a_stream_goes_on_without_its_client_postgres, a_stream_goes_on_without_its_client_mariadb;
 }

@@ -7,7 +7,7 @@ use testkit::{Backend, Database};
 
 use super::stepwise::Stepwise;
 use crate::case_crash::{is_problem, is_replayed, nothing_is_running, outside_app, runs};
-use crate::fixture::{Gateway, LIMIT, on_both, route, sql};
+use crate::fixture::{Gateway, LIMIT, on_all, route, sql};
 use crate::same_database_app::orders;
 
 const LARGE: usize = 5 << 20;
@@ -147,10 +147,10 @@ async fn duplicates_of_a_stream(backend: Backend) {
     assert_eq!((upstream.count(), orders(&database).await), (1, 1));
 }
 
-on_both! {
-    too_large: o_18_too_large_to_keep_sqlite, o_18_too_large_to_keep_postgres;
-    event_stream: o_18_events_come_as_they_are_written_sqlite, o_18_events_come_as_they_are_written_postgres;
-    breaks_off: o_18_an_answer_breaks_off_sqlite, o_18_an_answer_breaks_off_postgres;
-    event_stream_breaks_off: o_18_an_event_stream_breaks_off_sqlite, o_18_an_event_stream_breaks_off_postgres;
-    duplicates_of_a_stream: o_18_a_stream_is_told_again_whole_sqlite, o_18_a_stream_is_told_again_whole_postgres;
+on_all! {
+    too_large: o_18_too_large_to_keep_sqlite, o_18_too_large_to_keep_postgres, o_18_too_large_to_keep_mariadb;
+    event_stream: o_18_events_come_as_they_are_written_sqlite, o_18_events_come_as_they_are_written_postgres, o_18_events_come_as_they_are_written_mariadb;
+    breaks_off: o_18_an_answer_breaks_off_sqlite, o_18_an_answer_breaks_off_postgres, o_18_an_answer_breaks_off_mariadb;
+    event_stream_breaks_off: o_18_an_event_stream_breaks_off_sqlite, o_18_an_event_stream_breaks_off_postgres, o_18_an_event_stream_breaks_off_mariadb;
+    duplicates_of_a_stream: o_18_a_stream_is_told_again_whole_sqlite, o_18_a_stream_is_told_again_whole_postgres, o_18_a_stream_is_told_again_whole_mariadb;
 }

@@ -4,13 +4,13 @@
 use std::any::Any;
 
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
+use sqlx::{ConnectOptions, Connection, Executor, MySqlConnection, PgConnection};
 use testkit::http_client::{Request, Streaming, open, send};
 use testkit::{Backend, Database};
 
 use super::stepwise::{Answering, Stepwise};
 use crate::case_crash::is_problem;
-use crate::fixture::{Gateway, LIMIT, on_both, route, sql};
+use crate::fixture::{Gateway, LIMIT, on_all, route, sql};
 
 const SETTINGS: &str = "observe = true\nlease = \"60s\"\nupstream_timeout = \"300ms\"\nmax_execution = \"300ms\"\nconnect_timeout = \"100ms\"\n";
 const SIZED: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n";
@@ -78,6 +78,11 @@ async fn lock(database: &Database) -> Box<dyn Any + Send> {
             other.execute(sqlx::raw_sql(lock)).await.unwrap();
             Box::new(other)
         }
+        Backend::MariaDb => {
+            let mut other = MySqlConnection::connect(database.url()).await.unwrap();
+            other.execute("LOCK TABLES onced_idempotency_keys WRITE").await.unwrap();
+            Box::new(other)
+        }
     }
 }
 
@@ -104,8 +109,8 @@ async fn nobody_listens(backend: Backend) {
     assert_eq!(sql::keys_at(database.sql(), backend, "pending_external").await, 1);
 }
 
-on_both! {
-    nothing_is_kept_back: an_observed_answer_goes_out_as_it_comes_sqlite, an_observed_answer_goes_out_as_it_comes_postgres;
-    the_end_does_not_wait: an_observed_end_does_not_wait_for_the_ledger_sqlite, an_observed_end_does_not_wait_for_the_ledger_postgres;
-    nobody_listens: an_observed_answer_ends_in_time_without_its_client_sqlite, an_observed_answer_ends_in_time_without_its_client_postgres;
+on_all! {
+    nothing_is_kept_back: an_observed_answer_goes_out_as_it_comes_sqlite, an_observed_answer_goes_out_as_it_comes_postgres, an_observed_answer_goes_out_as_it_comes_mariadb;
+    the_end_does_not_wait: an_observed_end_does_not_wait_for_the_ledger_sqlite, an_observed_end_does_not_wait_for_the_ledger_postgres, an_observed_end_does_not_wait_for_the_ledger_mariadb;
+    nobody_listens: an_observed_answer_ends_in_time_without_its_client_sqlite, an_observed_answer_ends_in_time_without_its_client_postgres, an_observed_answer_ends_in_time_without_its_client_mariadb;
 }

@@ -194,7 +194,7 @@ async fn by_arguments(backend: Backend) {
     assert_eq!(tools.keys().await.len(), 5);
 }
 
-macro_rules! on_both {
+macro_rules! on_all {
     ($($name:ident),* $(,)?) => {
         mod sqlite {
             $(#[tokio::test] async fn $name() { super::$name(testkit::Backend::Sqlite).await; })*
@@ -202,7 +202,10 @@ macro_rules! on_both {
         mod postgres {
             $(#[tokio::test] async fn $name() { super::$name(testkit::Backend::Postgres).await; })*
         }
+        mod mariadb {
+            $(#[tokio::test] async fn $name() { super::$name(testkit::Backend::MariaDb).await; })*
+        }
     };
 }
 
-on_both!(one_per_tool, an_explicit_key_goes_first, missing_parts, at_once, by_arguments);
+on_all!(one_per_tool, an_explicit_key_goes_first, missing_parts, at_once, by_arguments);

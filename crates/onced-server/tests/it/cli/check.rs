@@ -108,6 +108,7 @@ async fn work_outlasts_its_lease(backend: Backend) {
     let until = SqlText::each(
         "SELECT lease_until FROM onced_idempotency_keys",
         "SELECT onced.micros(lease_until) FROM onced.idempotency_keys",
+        "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until) FROM onced_idempotency_keys",
     );
     let (before, started) = (database.sql().count(until).await, Instant::now());
     let wanted = before + i64::try_from(3 * lease.as_micros()).unwrap();
@@ -133,4 +134,9 @@ async fn a_lease_shorter_than_the_work_is_renewed_sqlite() {
 #[tokio::test]
 async fn a_lease_shorter_than_the_work_is_renewed_postgres() {
     work_outlasts_its_lease(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_lease_shorter_than_the_work_is_renewed_mariadb() {
+    work_outlasts_its_lease(Backend::MariaDb).await;
 }

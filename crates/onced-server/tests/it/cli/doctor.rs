@@ -6,7 +6,7 @@ use std::time::Duration;
 use onced_harness::{Recorder, RecorderOptions};
 use serde_json::Value;
 use testkit::http_client::{Request, send};
-use testkit::{Backend, Database, Sql, SqlText};
+use testkit::{Backend, Database, MariaDbServer, Sql, SqlText};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -120,10 +120,23 @@ async fn sound(backend: Backend) {
             "expired",
             "growth",
         ],
+        Backend::MariaDb => &[
+            "durability",
+            "version",
+            "writes",
+            "packets",
+            "connections",
+            "clock",
+            "schema",
+            "unfinished",
+            "expired",
+            "growth",
+        ],
     };
     assert_eq!(names, expected);
     let version = report.finding("version")["seen"].as_str().unwrap_or_default();
-    let ours = database.sql().text(SqlText::each("SELECT sqlite_version()", "SHOW server_version")).await;
+    let ours =
+        database.sql().text(SqlText::each("SELECT sqlite_version()", "SHOW server_version", "SELECT version()")).await;
     assert!(version.ends_with(&ours[0][0]), "{version}");
     let growth = report.finding("growth");
     assert!(growth["seen"].as_str().unwrap_or_default().starts_with("4 keys, 4 of the last day; 4 deliveries, 4 of"));
@@ -139,6 +152,11 @@ async fn a_sound_ledger_is_found_sound_sqlite() {
 #[tokio::test]
 async fn a_sound_ledger_is_found_sound_postgres() {
     sound(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_sound_ledger_is_found_sound_mariadb() {
+    sound(Backend::MariaDb).await;
 }
 
 /// Whatever may be set for a database of PostgreSQL; a gateway that is told to accept it is told all the same.
@@ -164,6 +182,33 @@ async fn settings_that_lose_commits_or_take_none_are_wrong() {
     std::fs::write(folder.path().join("onced.toml"), text).expect("the file can be written");
     let report = Report::read(&onced_in(folder.path(), &["doctor", "--config", "onced.toml", "--json"]).await);
     report.is_wrong("durability", "set all three to on");
+}
+
+/// What is set for the whole of a MariaDB, on one of the test's own.
+#[tokio::test]
+async fn a_mariadb_that_loses_commits_takes_none_or_undoes_none_is_wrong() {
+    let server = MariaDbServer::start(&["--log-bin", "--sync-binlog=1"]);
+    let admin = sqlx::MySqlPool::connect(&server.url("")).await.expect("the server can be reached");
+    let run = async |sql: &str| {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&admin).await.expect("the server can be set");
+    };
+    run("CREATE DATABASE shop").await;
+    let url = server.url("shop");
+    assert_eq!(onced(&["migrate", "--store", &url]).await.code, Some(0));
+    assert_eq!(Report::of(&url).await.not_ok(), []);
+    for (set, back, name, to_do) in [
+        ("innodb_flush_log_at_trx_commit = 2", "innodb_flush_log_at_trx_commit = 1", "durability", "innodb_flush_log"),
+        ("sync_binlog = 0", "sync_binlog = 1", "durability", "with log_bin sync_binlog = 1"),
+        ("read_only = 1", "read_only = 0", "writes", "name the primary"),
+    ] {
+        run(&format!("SET GLOBAL {set}")).await;
+        Report::of(&url).await.is_wrong(name, to_do);
+        run(&format!("SET GLOBAL {back}")).await;
+    }
+    run("ALTER TABLE shop.onced_audit ENGINE = MyISAM").await;
+    Report::of(&url).await.is_wrong("durability", "ENGINE = InnoDB");
+    run("ALTER TABLE shop.onced_audit ENGINE = InnoDB; SET GLOBAL max_allowed_packet = 1048576").await;
+    Report::of(&url).await.is_doubtful("packets", "raise max_allowed_packet");
 }
 
 fn name_of(database: &Database) -> &str {
@@ -212,6 +257,7 @@ async fn schemas(backend: Backend) {
         .execute(SqlText::each(
             "CREATE TABLE onced_idempotency_keys (id integer)",
             "CREATE SCHEMA onced; CREATE TABLE onced.idempotency_keys (id integer)",
+            "CREATE TABLE onced_idempotency_keys (id integer)",
         ))
         .await;
     Report::of(database.url()).await.is_wrong("schema", "move the table away");
@@ -221,11 +267,19 @@ async fn schemas(backend: Backend) {
         .execute(SqlText::each(
             "UPDATE onced_migrations SET version = 99 WHERE version = 1",
             "UPDATE onced.migrations SET version = 99 WHERE version = 1",
+            "UPDATE onced_migrations SET version = 99 WHERE version = 1",
         ))
         .await;
     Report::of(newer.url()).await.is_wrong("schema", "run the newer onced");
     let older = migrated(backend).await;
-    older.sql().execute(SqlText::each("DELETE FROM onced_migrations", "DELETE FROM onced.migrations")).await;
+    older
+        .sql()
+        .execute(SqlText::each(
+            "DELETE FROM onced_migrations",
+            "DELETE FROM onced.migrations",
+            "DELETE FROM onced_migrations",
+        ))
+        .await;
     Report::of(older.url()).await.is_wrong("schema", "run onced migrate");
 }
 
@@ -239,6 +293,11 @@ async fn a_schema_that_is_not_this_ones_is_wrong_postgres() {
     schemas(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_schema_that_is_not_this_ones_is_wrong_mariadb() {
+    schemas(Backend::MariaDb).await;
+}
+
 async fn rows(backend: Backend) {
     let hour = Duration::from_secs(3600);
     let alter = async |database: &Database, set: &str| {
@@ -246,6 +305,7 @@ async fn rows(backend: Backend) {
     };
     let (now, ahead) = match backend {
         Backend::Sqlite => ("(SELECT now FROM onced_clock)", "(SELECT now FROM onced_clock) + 36000000000"),
+        Backend::MariaDb => ("(SELECT now FROM onced_clock)", "(SELECT now FROM onced_clock) + INTERVAL 10 HOUR"),
         Backend::Postgres => ("onced.clock()", "onced.clock() + interval '10 h'"),
     };
 
@@ -283,6 +343,11 @@ async fn rows_that_nobody_sees_to_are_doubtful_sqlite() {
 #[tokio::test]
 async fn rows_that_nobody_sees_to_are_doubtful_postgres() {
     rows(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn rows_that_nobody_sees_to_are_doubtful_mariadb() {
+    rows(Backend::MariaDb).await;
 }
 
 #[tokio::test]

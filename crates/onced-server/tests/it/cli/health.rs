@@ -70,6 +70,11 @@ async fn a_ledger_that_is_gone_is_not_ready() {
             "ALTER TABLE onced_migrations RENAME TO away_m; ALTER TABLE onced_idempotency_keys RENAME TO away_k",
             "ALTER TABLE away_m RENAME TO onced_migrations; ALTER TABLE away_k RENAME TO onced_idempotency_keys",
         ),
+        (
+            Backend::MariaDb,
+            "RENAME TABLE onced_migrations TO away_m, onced_idempotency_keys TO away_k",
+            "RENAME TABLE away_m TO onced_migrations, away_k TO onced_idempotency_keys",
+        ),
         (Backend::Postgres, "ALTER SCHEMA onced RENAME TO away", "ALTER SCHEMA away RENAME TO onced"),
     ] {
         let database = Database::create(backend).await;

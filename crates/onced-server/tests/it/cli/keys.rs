@@ -80,7 +80,10 @@ impl Unknown {
         let postgres = format!(
             "UPDATE onced.idempotency_keys SET lease_until = onced.clock() - {seconds_ago} * interval '1 second'"
         );
-        assert_eq!(self.database.sql().execute(SqlText::each(&sqlite, &postgres)).await, 1);
+        let mariadb = format!(
+            "UPDATE onced_idempotency_keys SET lease_until = (SELECT now FROM onced_clock) - INTERVAL {seconds_ago} SECOND"
+        );
+        assert_eq!(self.database.sql().execute(SqlText::each(&sqlite, &postgres, &mariadb)).await, 1);
     }
 
     /// The audit: who, action, scope, key, reason, and whether it is of the last minute by the database's clock.
@@ -91,7 +94,11 @@ impl Unknown {
         );
         let postgres =
             format!("{what} CASE WHEN onced.clock() - at BETWEEN '0 s' AND '60 s' THEN 'now' END FROM onced.audit");
-        self.database.sql().text(SqlText::each(&sqlite, &postgres)).await
+        let mariadb = format!(
+            "{what} CASE WHEN (SELECT now FROM onced_clock) BETWEEN at AND at + INTERVAL 60 SECOND THEN 'now' END \
+               FROM onced_audit"
+        );
+        self.database.sql().text(SqlText::each(&sqlite, &postgres, &mariadb)).await
     }
 
     fn audited(action: &str) -> Vec<Vec<String>> {
@@ -103,6 +110,7 @@ impl Unknown {
         let written = SqlText::each(
             "SELECT count(*) FROM onced_deliveries WHERE answered_status IS NOT NULL",
             "SELECT count(*) FROM onced.deliveries WHERE answered_status IS NOT NULL",
+            "SELECT count(*) FROM onced_deliveries WHERE answered_status IS NOT NULL",
         );
         let started = Instant::now();
         while self.database.sql().count(written).await < count {
@@ -266,7 +274,7 @@ async fn what_is_not_said_is_asked_for(backend: Backend) {
     assert_eq!((unknown.row().await, unknown.audit().await.len()), (before, 0));
 }
 
-macro_rules! on_both {
+macro_rules! on_all {
     ($($name:ident),* $(,)?) => {
         mod sqlite {
             $(#[tokio::test] async fn $name() { super::$name(testkit::Backend::Sqlite).await; })*
@@ -274,10 +282,13 @@ macro_rules! on_both {
         mod postgres {
             $(#[tokio::test] async fn $name() { super::$name(testkit::Backend::Postgres).await; })*
         }
+        mod mariadb {
+            $(#[tokio::test] async fn $name() { super::$name(testkit::Backend::MariaDb).await; })*
+        }
     };
 }
 
-on_both!(
+on_all!(
     list_and_show,
     happened,
     happened_with_an_answer,

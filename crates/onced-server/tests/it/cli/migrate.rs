@@ -11,7 +11,7 @@ const STEPS: (&str, &str) = ("SELECT version FROM onced_migrations", "SELECT ver
 /// How many steps this version knows: the functions are PostgreSQL's alone.
 fn known(backend: Backend) -> usize {
     match backend {
-        Backend::Sqlite => 1,
+        Backend::Sqlite | Backend::MariaDb => 1,
         Backend::Postgres => 2,
     }
 }
@@ -25,7 +25,7 @@ async fn migrated_and_migrated_again(backend: Backend) {
         let ran = onced(&["migrate", "--store", url]).await;
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
         assert!(ran.out.starts_with("The ledger ") && ran.out.ends_with(" is up to date."), "{}", ran.out);
-        assert_eq!(database.sql().text(SqlText::each(STEPS.0, STEPS.1)).await.len(), known(backend));
+        assert_eq!(database.sql().text(SqlText::each(STEPS.0, STEPS.1, STEPS.0)).await.len(), known(backend));
     }
     assert_eq!(sql::keys_at(database.sql(), backend, "completed").await, 0);
     // The option is taken on either side of the action.
@@ -44,6 +44,11 @@ async fn migrated_and_migrated_again_postgres() {
     migrated_and_migrated_again(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn migrated_and_migrated_again_mariadb() {
+    migrated_and_migrated_again(Backend::MariaDb).await;
+}
+
 /// Who runs the printed text by hand has a ledger that works.
 async fn printed_and_run_by_hand(backend: Backend) {
     let database = Database::create(backend).await;
@@ -52,13 +57,14 @@ async fn printed_and_run_by_hand(backend: Backend) {
     let tables = SqlText::each(
         "SELECT count(*) FROM sqlite_schema",
         "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'onced'",
+        "SELECT count(*) FROM information_schema.tables WHERE table_schema = database()",
     );
     assert_eq!(database.sql().count(tables).await, 0, "printing changes nothing");
     database.sql().execute(&printed.out).await;
 
     let ran = onced(&["migrate", "--store", database.url()]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert_eq!(database.sql().text(SqlText::each(STEPS.0, STEPS.1)).await.len(), known(backend));
+    assert_eq!(database.sql().text(SqlText::each(STEPS.0, STEPS.1, STEPS.0)).await.len(), known(backend));
     let upstream = onced_harness::Recorder::start(onced_harness::RecorderOptions::default()).await.unwrap();
     let folder = tempfile::tempdir().expect("a folder");
     let args = ["--upstream", &upstream.url(), "--store", database.url()];
@@ -78,6 +84,11 @@ async fn printed_and_run_by_hand_sqlite() {
 #[tokio::test]
 async fn printed_and_run_by_hand_postgres() {
     printed_and_run_by_hand(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn printed_and_run_by_hand_mariadb() {
+    printed_and_run_by_hand(Backend::MariaDb).await;
 }
 
 #[tokio::test]
@@ -103,6 +114,8 @@ async fn a_newer_schema(backend: Backend) {
          VALUES (99, 'from the future', true, x'00', 0)",
         "INSERT INTO onced.migrations (version, description, success, checksum, execution_time) \
          VALUES (99, 'from the future', true, '\\x00', 0)",
+        "INSERT INTO onced_migrations (version, description, success, checksum, execution_time) \
+         VALUES (99, 'from the future', true, x'00', 0)",
     );
     database.sql().execute(newer).await;
     let url = database.url();
@@ -121,7 +134,7 @@ async fn a_newer_schema(backend: Backend) {
         let words = format!("is at version 99, newer than this onced knows ({}): run the newer onced", known(backend));
         assert!(said.contains(&words), "{said}");
     }
-    assert_eq!(database.sql().text(SqlText::each(STEPS.0, STEPS.1)).await.len(), known(backend) + 1);
+    assert_eq!(database.sql().text(SqlText::each(STEPS.0, STEPS.1, STEPS.0)).await.len(), known(backend) + 1);
 }
 
 #[tokio::test]
@@ -132,6 +145,11 @@ async fn a_newer_schema_is_refused_in_words_sqlite() {
 #[tokio::test]
 async fn a_newer_schema_is_refused_in_words_postgres() {
     a_newer_schema(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_in_words_mariadb() {
+    a_newer_schema(Backend::MariaDb).await;
 }
 
 /// A role may call the functions afterwards; what cannot be granted is said in words.

@@ -26,12 +26,13 @@ async fn delivered(database: &Database) {
 /// Lines as they are written on a route that only observes, that many hours ago by the ledger's clock.
 async fn plant(database: &Database, scope: &str, key: &str, decision: &str, times: u32, hours_ago: i64) {
     let table = match database.backend() {
-        Backend::Sqlite => "onced_deliveries",
+        Backend::Sqlite | Backend::MariaDb => "onced_deliveries",
         Backend::Postgres => "onced.deliveries",
     };
     let now = match database.backend() {
         Backend::Sqlite => "SELECT now / 1000 FROM onced_clock",
         Backend::Postgres => "SELECT onced.micros(onced.clock()) / 1000",
+        Backend::MariaDb => "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', now) DIV 1000 FROM onced_clock",
     };
     let millis = database.sql().count(now).await - hours_ago * 3_600_000;
     for _ in 0..times {
@@ -44,10 +45,16 @@ async fn plant(database: &Database, scope: &str, key: &str, decision: &str, time
         let (at, hash) = match database.backend() {
             Backend::Sqlite => (format!("{millis} * 1000"), "zeroblob(32)"),
             Backend::Postgres => (format!("to_timestamp({millis} / 1000.0)"), "decode(repeat('00', 32), 'hex')"),
+            Backend::MariaDb => (
+                format!("TIMESTAMP'1970-01-01 00:00:00' + INTERVAL {millis} * 1000 MICROSECOND"),
+                "UNHEX(REPEAT('00', 32))",
+            ),
         };
+        // MariaDB has no type for them in onced's tables: there they are bytes.
+        let id = if database.backend() == Backend::MariaDb { format!("x'{}'", id.simple()) } else { format!("'{id}'") };
         let insert = format!(
             "INSERT INTO {table} (id, scope, key, received_at, decision, answered_status, request_hash, attempt) \
-             VALUES ('{id}', '{scope}', '{key}', {at}, '{decision}', 200, {hash}, 1)"
+             VALUES ({id}, '{scope}', '{key}', {at}, '{decision}', 200, {hash}, 1)"
         );
         assert_eq!(database.sql().execute(&insert).await, 1);
     }
@@ -137,6 +144,11 @@ async fn what_was_only_observed_is_counted_by_scope_and_word_postgres() {
     report(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn what_was_only_observed_is_counted_by_scope_and_word_mariadb() {
+    report(Backend::MariaDb).await;
+}
+
 /// From the requests to the report: what a gateway that only observes has let through.
 async fn observed(backend: Backend) {
     let database = Database::create(backend).await;
@@ -172,6 +184,11 @@ async fn a_route_that_only_observes_is_reported_on_sqlite() {
 #[tokio::test]
 async fn a_route_that_only_observes_is_reported_on_postgres() {
     observed(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_route_that_only_observes_is_reported_on_mariadb() {
+    observed(Backend::MariaDb).await;
 }
 
 #[tokio::test]

@@ -24,12 +24,18 @@ fn request(path: &str, key: &str, body: &str) -> Request {
         .header("x-custom", format!("{MARK}-header"))
 }
 
-/// A server on which any password is right takes one all the same.
-fn with_password(url: &str) -> String {
-    match url.split_once('@') {
-        Some((user, place)) => format!("{user}:{PASSWORD}@{place}"),
-        None => url.to_owned(), // a file has none
+/// The URL of the database with a password in it. The PostgreSQL of the tests takes any; on MariaDB a user is made for it.
+async fn with_password(database: &Database) -> String {
+    let Some((server, place)) = database.url().split_once('@') else {
+        return database.url().to_owned(); // a file has none
+    };
+    if database.backend() == Backend::Postgres {
+        return format!("{server}:{PASSWORD}@{place}");
     }
+    let (_, name) = place.rsplit_once('/').expect("the URL names a database");
+    let user = format!("CREATE USER {name}@'%' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON {name}.* TO {name}@'%'");
+    database.sql().execute(&user).await;
+    format!("mysql://{name}:{PASSWORD}@{place}")
 }
 
 async fn nothing_is_shown(backend: Backend, format: &str) {
@@ -57,7 +63,7 @@ async fn nothing_is_shown(backend: Backend, format: &str) {
         routes.join("\n")
     );
     std::fs::write(&file, text).unwrap();
-    let url = with_password(database.url());
+    let url = with_password(&database).await;
     let env = [("LEDGER", url.as_str()), ("ONCED_TEST_TENTHS", "1"), ("ONCED_LOG", "trace")];
     let mut process = Process::spawn(ONCED, ["serve", "--config", file.to_str().unwrap()], env);
     process.wait_for_line(|line| line.contains("listening"), LIMIT).await;
@@ -103,6 +109,10 @@ async fn refused_by_the_database(database: &Database) {
         "CREATE TRIGGER refuse BEFORE UPDATE OF status ON onced_idempotency_keys WHEN new.response_code = 201 \
          BEGIN SELECT RAISE(ABORT, 'refused'); END",
         "ALTER TABLE onced.idempotency_keys ADD CHECK (response_code <> 201) NOT VALID",
+        "CREATE TRIGGER refuse BEFORE UPDATE ON onced_idempotency_keys FOR EACH ROW BEGIN \
+         IF NEW.response_code = 201 THEN BEGIN \
+             DECLARE words TEXT DEFAULT LEFT(CONCAT('Incorrect value: ', NEW.response_body, NEW.lease_token), 120); \
+             SIGNAL SQLSTATE '22007' SET MYSQL_ERRNO = 1366, MESSAGE_TEXT = words; END; END IF; END",
     );
     database.sql().execute(refusal).await;
 }
@@ -124,9 +134,14 @@ async fn nothing_secret_is_logged_postgres() {
 }
 
 #[tokio::test]
+async fn nothing_secret_is_logged_mariadb() {
+    nothing_is_shown(Backend::MariaDb, "json").await;
+}
+
+#[tokio::test]
 async fn no_command_shows_the_databases_password() {
     let database = Database::create(Backend::Postgres).await;
-    let good = with_password(database.url());
+    let good = with_password(&database).await;
     let unreachable = format!("postgres://me:{PASSWORD}@127.0.0.1:1/ledger");
     let mistyped = format!("postgre://me:{PASSWORD}@127.0.0.1/ledger");
     let folder = tempfile::tempdir().expect("a folder");

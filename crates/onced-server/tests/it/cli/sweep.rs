@@ -48,6 +48,11 @@ async fn a_dry_run_counts_by_scope_what_the_next_run_deletes_postgres() {
     by_scope(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_dry_run_counts_by_scope_what_the_next_run_deletes_mariadb() {
+    by_scope(Backend::MariaDb).await;
+}
+
 /// How long lines are kept is read from the file, unless the command says it.
 #[tokio::test]
 async fn the_file_says_how_long_lines_are_kept() {

@@ -270,3 +270,8 @@ async fn no_request_makes_the_gateway_act_twice_or_fall_sqlite() {
 async fn no_request_makes_the_gateway_act_twice_or_fall_postgres() {
     every_request(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn no_request_makes_the_gateway_act_twice_or_fall_mariadb() {
+    every_request(Backend::MariaDb).await;
+}

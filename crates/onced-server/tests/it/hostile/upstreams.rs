@@ -309,6 +309,11 @@ async fn no_upstream_makes_the_gateway_lie_or_fall_postgres() {
 }
 
 #[tokio::test]
+async fn no_upstream_makes_the_gateway_lie_or_fall_mariadb() {
+    every_upstream(Backend::MariaDb).await;
+}
+
+#[tokio::test]
 async fn no_answer_is_left_for_the_next_request_sqlite() {
     no_answer_is_left_for_the_next(Backend::Sqlite).await;
 }
@@ -316,4 +321,9 @@ async fn no_answer_is_left_for_the_next_request_sqlite() {
 #[tokio::test]
 async fn no_answer_is_left_for_the_next_request_postgres() {
     no_answer_is_left_for_the_next(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn no_answer_is_left_for_the_next_request_mariadb() {
+    no_answer_is_left_for_the_next(Backend::MariaDb).await;
 }

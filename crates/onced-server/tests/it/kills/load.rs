@@ -271,6 +271,7 @@ async fn verify_ledger(sql: &Sql, backend: Backend, keys: usize) {
     let unfinished = SqlText::each(
         "SELECT key, status, attempt FROM onced_idempotency_keys WHERE status <> 'completed'",
         "SELECT key, status, attempt FROM onced.idempotency_keys WHERE status <> 'completed'",
+        "SELECT key, status, attempt FROM onced_idempotency_keys WHERE status <> 'completed'",
     );
     assert_eq!(sql.text(unfinished).await, Vec::<Vec<String>>::new());
     assert_eq!(sql::keys_at(sql, backend, "completed").await, i64::try_from(keys).unwrap());

@@ -65,6 +65,11 @@ async fn told_to_stop_it_finishes_what_runs_postgres() {
     what_runs_is_finished(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn told_to_stop_it_finishes_what_runs_mariadb() {
+    what_runs_is_finished(Backend::MariaDb).await;
+}
+
 /// What runs is the gateway's to finish, also where no connection waits for it any more.
 async fn what_nobody_waits_for_is_finished(backend: Backend) {
     let (database, upstream, mut gateway) = start(backend, "shutdown_grace = \"30s\"", "5s").await;
@@ -87,6 +92,11 @@ async fn told_to_stop_it_finishes_what_nobody_waits_for_sqlite() {
 #[tokio::test]
 async fn told_to_stop_it_finishes_what_nobody_waits_for_postgres() {
     what_nobody_waits_for_is_finished(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn told_to_stop_it_finishes_what_nobody_waits_for_mariadb() {
+    what_nobody_waits_for_is_finished(Backend::MariaDb).await;
 }
 
 async fn what_outlasts_the_grace_is_taken_over(backend: Backend) {
@@ -135,6 +145,11 @@ async fn what_outlasts_the_grace_is_taken_over_sqlite() {
 #[tokio::test]
 async fn what_outlasts_the_grace_is_taken_over_postgres() {
     what_outlasts_the_grace_is_taken_over(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn what_outlasts_the_grace_is_taken_over_mariadb() {
+    what_outlasts_the_grace_is_taken_over(Backend::MariaDb).await;
 }
 
 #[tokio::test]

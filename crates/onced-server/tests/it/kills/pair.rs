@@ -9,8 +9,17 @@ use crate::fixture::{Gateway, LIMIT};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_gateways_on_one_postgres_behave_as_one() {
+    two_gateways_behave_as_one(Backend::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_gateways_on_one_mariadb_behave_as_one() {
+    two_gateways_behave_as_one(Backend::MariaDb).await;
+}
+
+async fn two_gateways_behave_as_one(backend: Backend) {
     let seed = random::seed("two gateways");
-    let database = Database::create(Backend::Postgres).await;
+    let database = Database::create(backend).await;
     let apps = Apps::start(&database, seed).await;
     let mut random = Random::new(seed);
     let first = Gateway::start(&database, &apps.routes()).await;
@@ -30,5 +39,5 @@ async fn two_gateways_on_one_postgres_behave_as_one() {
     load.some_finals(40).await;
     let finals = load.end().await;
     let counts = verify(&database, &apps, &finals).await;
-    println!("SOAK: two gateways, {kills} kills: {counts}");
+    println!("SOAK: two gateways on {backend:?}, {kills} kills: {counts}");
 }

@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
 use http::HeaderMap;
-use testkit::{Backend, Database, Sql};
+use testkit::{Database, Sql};
 use tokio::net::TcpListener;
 
 use crate::same_database_app::{Work, commit};
@@ -27,7 +27,6 @@ pub(super) struct App {
 
 struct Shared {
     sql: Sql,
-    backend: Backend,
     /// Which keys have come before, to fail the first time only.
     seen: Mutex<HashSet<String>>,
     /// What was done under a downstream key. The lock of a key is held while that is done.
@@ -36,8 +35,8 @@ struct Shared {
 
 impl App {
     pub(super) async fn start(database: &Database) -> Self {
-        let (sql, backend) = (database.sql().clone(), database.backend());
-        let shared = Arc::new(Shared { sql, backend, seen: Mutex::default(), done: Mutex::default() });
+        let sql = database.sql().clone();
+        let shared = Arc::new(Shared { sql, seen: Mutex::default(), done: Mutex::default() });
         let router = Router::new()
             .route("/order", post(order).get(async || "passed"))
             .route("/pay", post(pay))
@@ -92,7 +91,7 @@ async fn order(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Byte
     }
     slow(&body).await;
     let small = Work::ok(&format!("{{\"of\":\"{key}\",\"pad\":\"\"}}"));
-    match commit(&shared.sql, shared.backend, &headers, &small).await {
+    match commit(&shared.sql, &headers, &small).await {
         true => answer(&key, &Bytes::new()),
         false => failure(409),
     }

@@ -42,6 +42,11 @@ async fn announcing_app(database: &Database, commit: Arc<Notify>, committed: Arc
                         "BEGIN",
                         "UPDATE onced.idempotency_keys SET status = 'pending_external' WHERE key = $1"
                     ),
+                    Sql::MariaDb(pool) => announce!(
+                        pool,
+                        "BEGIN",
+                        "UPDATE onced_idempotency_keys SET status = 'pending_external' WHERE `key` = ?"
+                    ),
                 }
                 committed.notify_one();
             });
@@ -90,6 +95,11 @@ async fn a_call_that_the_app_announces_late_is_not_failed_postgres() {
     stays_announced(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_call_that_the_app_announces_late_is_not_failed_mariadb() {
+    stays_announced(Backend::MariaDb).await;
+}
+
 async fn replays_what_the_app_stored(backend: Backend) {
     let database = Database::create(backend).await;
     // The first attempt fails with an answer that is too large to keep; the second completes with a small one.
@@ -116,4 +126,9 @@ async fn an_omitted_failure_does_not_omit_the_outcome_sqlite() {
 #[tokio::test]
 async fn an_omitted_failure_does_not_omit_the_outcome_postgres() {
     replays_what_the_app_stored(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn an_omitted_failure_does_not_omit_the_outcome_mariadb() {
+    replays_what_the_app_stored(Backend::MariaDb).await;
 }

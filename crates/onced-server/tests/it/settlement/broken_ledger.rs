@@ -57,6 +57,11 @@ async fn a_connection_that_never_came_about_sent_nothing_postgres() {
     never_connected(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_connection_that_never_came_about_sent_nothing_mariadb() {
+    never_connected(Backend::MariaDb).await;
+}
+
 /// Between an unknown outcome and the same call again stands a balancer: its word is not the upstream's.
 async fn a_balancer_answers(backend: Backend) {
     let database = Database::create(backend).await;
@@ -89,4 +94,9 @@ async fn a_balancers_answer_does_not_fail_an_unknown_outcome_sqlite() {
 #[tokio::test]
 async fn a_balancers_answer_does_not_fail_an_unknown_outcome_postgres() {
     a_balancer_answers(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_balancers_answer_does_not_fail_an_unknown_outcome_mariadb() {
+    a_balancer_answers(Backend::MariaDb).await;
 }

@@ -58,6 +58,11 @@ async fn a_large_answer_ends_once_its_outcome_is_stored_postgres() {
     ends_once_it_is_stored(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_large_answer_ends_once_its_outcome_is_stored_mariadb() {
+    ends_once_it_is_stored(Backend::MariaDb).await;
+}
+
 async fn nobody_reads(backend: Backend) {
     let (database, upstream) = (Database::create(backend).await, upstream(ENDLESS).await);
     let limits = "upstream_timeout = \"1s\"\nconnect_timeout = \"500ms\"\n";
@@ -81,4 +86,9 @@ async fn a_client_that_stops_reading_stops_nothing_sqlite() {
 #[tokio::test]
 async fn a_client_that_stops_reading_stops_nothing_postgres() {
     nobody_reads(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_stops_nothing_mariadb() {
+    nobody_reads(Backend::MariaDb).await;
 }

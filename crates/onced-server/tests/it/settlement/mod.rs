@@ -24,5 +24,10 @@ pub(crate) async fn refuse_completions(database: &Database) {
                  WHEN (NEW.status = 'completed') EXECUTE FUNCTION planted()";
             database.sql().execute(trigger).await;
         }
+        Sql::MariaDb(_) => {
+            let trigger = "CREATE TRIGGER planted BEFORE UPDATE ON onced_idempotency_keys FOR EACH ROW \
+                 BEGIN IF NEW.status = 'completed' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'planted'; END IF; END";
+            database.sql().execute(trigger).await;
+        }
     }
 }

@@ -34,6 +34,11 @@ async fn a_folded_path_does_not_pass_its_route_postgres() {
     other_spellings(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_folded_path_does_not_pass_its_route_mariadb() {
+    other_spellings(Backend::MariaDb).await;
+}
+
 async fn other_headers(backend: Backend) {
     let database = Database::create(backend).await;
     let upstream = Recorder::start(RecorderOptions::default()).await.unwrap();
@@ -62,4 +67,9 @@ async fn a_client_does_not_speak_in_the_gateways_name_sqlite() {
 #[tokio::test]
 async fn a_client_does_not_speak_in_the_gateways_name_postgres() {
     other_headers(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_client_does_not_speak_in_the_gateways_name_mariadb() {
+    other_headers(Backend::MariaDb).await;
 }

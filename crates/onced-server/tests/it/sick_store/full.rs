@@ -1,5 +1,5 @@
-//! A ledger without room: SQLite on a small disk that is full, and PostgreSQL whose table lies in a tablespace on such
-//! a disk, so that the server itself says 53100.
+//! A ledger without room: SQLite on a small disk that is full, and PostgreSQL and MariaDB whose tables lie on such a disk
+//! (in a tablespace; in the database's folder), so that the server itself says 53100, or 1114.
 
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use testkit::{Backend, Database};
@@ -93,6 +93,51 @@ impl Drop for FullTablespace {
     }
 }
 
+/// The folder of a MariaDB database on a disk of its own.
+struct FullFolder(Disk);
+
+impl Illness for FullFolder {
+    async fn admit() -> (Self, Database) {
+        let database = Database::create(Backend::MariaDb).await;
+        let disk = Disk::mount(SIZE);
+        let data = database.sql().text("SELECT @@datadir").await;
+        give(disk.path(), data[0][0].as_ref());
+        let name = database.url().rsplit_once('/').expect("the URL names a database").1;
+        let folder = std::path::Path::new(&data[0][0]).join(name);
+        // What the server has put there when it made the database: its character set.
+        let options = disk.path().join("db.opt");
+        std::fs::copy(folder.join("db.opt"), &options).expect("the test runs as root");
+        give(&options, data[0][0].as_ref());
+        std::fs::remove_dir_all(&folder).expect("the test runs as root");
+        std::os::unix::fs::symlink(disk.path(), &folder).expect("the test runs as root");
+        (Self(disk), database)
+    }
+
+    async fn strike(&mut self, database: &Database) {
+        self.0.fill();
+        // Rows still fit into the pages that are there: they are made full as well, wherever a key of the test may go.
+        let filler = "INSERT INTO onced_idempotency_keys \
+            (scope, key, request_hash, hash_version, status, attempt, retry_window, created_at, updated_at) \
+            VALUES ('api.order', CONCAT(SUBSTRING('abjknz', 1 + FLOOR(RAND() * 6), 1), UUID()), \
+                    UNHEX(REPEAT('00', 32)), 'filler', 'failed', 1, 1, NOW(), NOW())";
+        let mut refused = 0;
+        while refused < 50 {
+            match database.sql().try_execute(filler).await {
+                Ok(_) => refused = 0,
+                Err(error) => {
+                    assert!(error.to_string().contains("1114"), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+
+    async fn heal(&mut self, database: &Database) {
+        self.0.make_room();
+        database.sql().execute("DELETE FROM onced_idempotency_keys WHERE hash_version = 'filler'").await;
+    }
+}
+
 #[tokio::test]
 async fn full_at_the_claim_sqlite() {
     at_the_claim::<FullDisk>().await;
@@ -101,6 +146,16 @@ async fn full_at_the_claim_sqlite() {
 #[tokio::test]
 async fn full_at_the_claim_postgres() {
     at_the_claim::<FullTablespace>().await;
+}
+
+#[tokio::test]
+async fn full_at_the_claim_mariadb() {
+    at_the_claim::<FullFolder>().await;
+}
+
+#[tokio::test]
+async fn full_before_the_outcome_is_stored_mariadb() {
+    before_each_outcome_is_stored::<FullFolder>().await;
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
-//! A ledger that somebody else has locked: another writer of the SQLite file in the middle of its transaction, and an
-//! ACCESS EXCLUSIVE lock on the table in PostgreSQL, as a migration of the application's may hold it.
+//! A ledger that somebody else has locked: another writer of the SQLite file in the middle of its transaction, and a lock
+//! on the whole table in PostgreSQL (ACCESS EXCLUSIVE) and MariaDB, as a migration of the application's may hold it.
 
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, Executor, PgConnection, SqliteConnection};
+use sqlx::{ConnectOptions, Connection, Executor, MySqlConnection, PgConnection, SqliteConnection};
 use testkit::{Backend, Database};
 
 use super::Illness;
@@ -50,6 +50,26 @@ impl Illness for LockedTable {
     }
 }
 
+/// In MariaDB such a lock is asked for by name, or had by a change of the table.
+struct LockedTables(Option<MySqlConnection>);
+
+impl Illness for LockedTables {
+    async fn admit() -> (Self, Database) {
+        (Self(None), Database::create(Backend::MariaDb).await)
+    }
+
+    async fn strike(&mut self, database: &Database) {
+        let mut other = MySqlConnection::connect(database.url()).await.expect("the database can be reached");
+        let lock = "LOCK TABLES onced_idempotency_keys WRITE, onced_deliveries WRITE";
+        other.execute(sqlx::raw_sql(lock)).await.expect("the tables can be locked");
+        self.0 = Some(other);
+    }
+
+    async fn heal(&mut self, _: &Database) {
+        self.0.take().expect("it was struck").execute(sqlx::raw_sql("UNLOCK TABLES")).await.expect("unlocked");
+    }
+}
+
 #[tokio::test]
 async fn locked_at_the_claim_sqlite() {
     at_the_claim::<LockedFile>().await;
@@ -64,4 +84,9 @@ async fn locked_before_the_outcome_is_stored_sqlite() {
 #[tokio::test]
 async fn locked_postgres() {
     tokio::join!(at_the_claim::<LockedTable>(), before_each_outcome_is_stored::<LockedTable>());
+}
+
+#[tokio::test]
+async fn locked_mariadb() {
+    tokio::join!(at_the_claim::<LockedTables>(), before_each_outcome_is_stored::<LockedTables>());
 }

@@ -6,7 +6,7 @@ use testkit::process::{Process, free_port};
 use testkit::{Backend, Database, Sql};
 
 use super::disk::{Disk, ReadOnlyView};
-use super::read_only::set_read_only;
+use super::read_only::{ReadOnlyUser, set_read_only};
 use crate::case_crash::post;
 use crate::case_store::assert_come_again;
 use crate::fixture::{Gateway, LIMIT, route};
@@ -29,6 +29,8 @@ async fn a_ledger_that_is_gone_ends_the_start_with_words() {
     let missing = format!("sqlite:{}/no/such/folder/onced.db", folder.path().display());
     let is_folder = format!("sqlite:{}", folder.path().display());
     let nobody = format!("postgres://postgres@127.0.0.1:{}/onced", free_port());
+    let no_server = format!("mysql://root@127.0.0.1:{}/onced", free_port());
+    let no_such = format!("{}no_such_database", testkit::mariadb::server_url());
     let (server, _) =
         testkit::postgres::server_url().rsplit_once('/').map(|(s, n)| (s.to_owned(), n.to_owned())).unwrap();
     let no_database = format!("{server}/no_such_database");
@@ -37,6 +39,8 @@ async fn a_ledger_that_is_gone_ends_the_start_with_words() {
         (is_folder, "unable to open database file"),
         (nobody, "Connection refused"),
         (no_database, "does not exist"),
+        (no_server, "Connection refused"),
+        (no_such, "Unknown database"),
     ] {
         let said = refused(&store).await;
         assert!(said.contains("cannot be opened") && said.contains(why), "{store}: {said}");
@@ -62,6 +66,12 @@ async fn a_ledger_that_takes_no_tables_ends_the_start_with_words() {
     set_read_only(&database, "SET default_transaction_read_only = on").await;
     let said = refused(database.url()).await;
     assert!(said.contains("read-only transaction"), "{said}");
+
+    // MariaDB, without the right to make tables.
+    let database = Database::create(Backend::MariaDb).await;
+    ReadOnlyUser::may(&database, "SELECT").await;
+    let said = refused(&ReadOnlyUser::url(&database)).await;
+    assert!(said.contains("CREATE command denied"), "{said}");
 }
 
 /// A gateway that finds its tables can tell what it knows; what it cannot claim it does not forward.
@@ -82,14 +92,18 @@ async fn starts_and_forwards_nothing(backend: Backend) {
     first.process.wait(LIMIT).await;
 
     let view;
-    let url = match database.folder() {
-        Some(folder) => {
-            view = ReadOnlyView::of(folder);
+    let url = match backend {
+        Backend::Sqlite => {
+            view = ReadOnlyView::of(database.folder().expect("SQLite has a folder"));
             format!("sqlite:{}/test.db", view.path().display())
         }
-        None => {
+        Backend::Postgres => {
             set_read_only(&database, "SET default_transaction_read_only = on").await;
             database.url().to_owned()
+        }
+        Backend::MariaDb => {
+            ReadOnlyUser::may(&database, "SELECT").await;
+            ReadOnlyUser::url(&database)
         }
     };
     let gateway = Gateway::start_on(&url, "", "", &routes, &[]).await;
@@ -109,4 +123,9 @@ async fn a_read_only_ledger_with_its_tables_forwards_nothing_sqlite() {
 #[tokio::test]
 async fn a_read_only_ledger_with_its_tables_forwards_nothing_postgres() {
     starts_and_forwards_nothing(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_read_only_ledger_with_its_tables_forwards_nothing_mariadb() {
+    starts_and_forwards_nothing(Backend::MariaDb).await;
 }

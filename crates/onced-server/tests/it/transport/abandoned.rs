@@ -6,7 +6,7 @@ use onced_harness::{Recorder, RecorderOptions};
 use testkit::http_client::{Request, send, send_and_hang_up};
 use testkit::{Backend, Database};
 
-use crate::fixture::{Gateway, LIMIT, on_both, route, sql};
+use crate::fixture::{Gateway, LIMIT, on_all, route, sql};
 
 async fn abandoned_executions_take_places(backend: Backend) {
     let database = Database::create(backend).await;
@@ -34,6 +34,6 @@ async fn abandoned_executions_take_places(backend: Backend) {
     assert_eq!(sql::keys_at(database.sql(), backend, "completed").await, 3);
 }
 
-on_both! {
-    abandoned_executions_take_places: abandoned_executions_take_places_sqlite, abandoned_executions_take_places_postgres;
+on_all! {
+    abandoned_executions_take_places: abandoned_executions_take_places_sqlite, abandoned_executions_take_places_postgres, abandoned_executions_take_places_mariadb;
 }

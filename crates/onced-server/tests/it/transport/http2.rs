@@ -46,6 +46,11 @@ async fn a_request_over_http_2_is_guarded_postgres() {
     guarded(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_request_over_http_2_is_guarded_mariadb() {
+    guarded(Backend::MariaDb).await;
+}
+
 async fn at_once(backend: Backend) {
     const MANY: usize = 40;
     let (database, app) = (Database::create(backend).await, App::on_tcp().await);
@@ -76,6 +81,11 @@ async fn many_requests_on_one_connection_run_at_once_sqlite() {
 #[tokio::test]
 async fn many_requests_on_one_connection_run_at_once_postgres() {
     at_once(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn many_requests_on_one_connection_run_at_once_mariadb() {
+    at_once(Backend::MariaDb).await;
 }
 
 #[tokio::test]
@@ -134,4 +144,9 @@ async fn an_upstream_is_spoken_to_over_http_2_sqlite() {
 #[tokio::test]
 async fn an_upstream_is_spoken_to_over_http_2_postgres() {
     to_the_upstream(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn an_upstream_is_spoken_to_over_http_2_mariadb() {
+    to_the_upstream(Backend::MariaDb).await;
 }

@@ -52,6 +52,11 @@ async fn a_connection_is_kept_where_a_lost_answer_makes_no_harm_postgres() {
     two_requests(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_connection_is_kept_where_a_lost_answer_makes_no_harm_mariadb() {
+    two_requests(Backend::MariaDb).await;
+}
+
 async fn after_a_while(backend: Backend) {
     let (database, upstream) = (Database::create(backend).await, Wire::start([]).await);
     let gateway = start(&database, &upstream, "upstream_keep_alive = \"200ms\"\n").await;
@@ -70,6 +75,11 @@ async fn a_kept_connection_is_closed_after_a_while_sqlite() {
 #[tokio::test]
 async fn a_kept_connection_is_closed_after_a_while_postgres() {
     after_a_while(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_kept_connection_is_closed_after_a_while_mariadb() {
+    after_a_while(Backend::MariaDb).await;
 }
 
 async fn closed_meanwhile(backend: Backend) {
@@ -95,6 +105,11 @@ async fn a_connection_that_the_upstream_has_closed_harms_nothing_sqlite() {
 #[tokio::test]
 async fn a_connection_that_the_upstream_has_closed_harms_nothing_postgres() {
     closed_meanwhile(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_the_upstream_has_closed_harms_nothing_mariadb() {
+    closed_meanwhile(Backend::MariaDb).await;
 }
 
 /// The end of the kept connection and the next request come in at once. If not one byte of the request went out, it is
@@ -155,6 +170,11 @@ async fn a_request_that_a_close_has_crossed_is_not_sent_again_postgres() {
     closed_upon_the_request(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_request_that_a_close_has_crossed_is_not_sent_again_mariadb() {
+    closed_upon_the_request(Backend::MariaDb).await;
+}
+
 /// On a connection of its own no close crosses an external call, whatever was done with connections before.
 async fn external_calls(backend: Backend) {
     let (database, upstream) =
@@ -175,4 +195,9 @@ async fn an_external_call_has_a_connection_of_its_own_sqlite() {
 #[tokio::test]
 async fn an_external_call_has_a_connection_of_its_own_postgres() {
     external_calls(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn an_external_call_has_a_connection_of_its_own_mariadb() {
+    external_calls(Backend::MariaDb).await;
 }

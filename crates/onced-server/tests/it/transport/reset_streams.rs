@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{post, records_at};
-use crate::fixture::{Gateway, on_both, route};
+use crate::fixture::{Gateway, on_all, route};
 
 /// An empty frame of settings, and a head that says 200.
 const HEAD: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x04\0\0\0\x01\x88";
@@ -101,7 +101,7 @@ fn is_abc(answer: &Result<Answer, Broken>) -> bool {
     answer.as_ref().is_ok_and(|answer| answer.status == 200 && answer.text() == "abc")
 }
 
-on_both! {
-    a_head_alone: an_answer_that_is_a_head_alone_waits_for_its_end_sqlite, an_answer_that_is_a_head_alone_waits_for_its_end_postgres;
-    to_each: an_answer_that_is_reset_before_its_end_is_cut_off_sqlite, an_answer_that_is_reset_before_its_end_is_cut_off_postgres;
+on_all! {
+    a_head_alone: an_answer_that_is_a_head_alone_waits_for_its_end_sqlite, an_answer_that_is_a_head_alone_waits_for_its_end_postgres, an_answer_that_is_a_head_alone_waits_for_its_end_mariadb;
+    to_each: an_answer_that_is_reset_before_its_end_is_cut_off_sqlite, an_answer_that_is_reset_before_its_end_is_cut_off_postgres, an_answer_that_is_reset_before_its_end_is_cut_off_mariadb;
 }

@@ -75,6 +75,11 @@ async fn a_connection_without_a_whole_head_is_closed_postgres() {
     no_request(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_connection_without_a_whole_head_is_closed_mariadb() {
+    no_request(Backend::MariaDb).await;
+}
+
 async fn no_whole_body(backend: Backend) {
     let (database, app) = (Database::create(backend).await, App::on_tcp().await);
     let gateway = start(&database, &app.url(), "body_timeout = \"300ms\"").await;
@@ -102,6 +107,11 @@ async fn a_body_that_does_not_arrive_in_time_is_refused_sqlite() {
 #[tokio::test]
 async fn a_body_that_does_not_arrive_in_time_is_refused_postgres() {
     no_whole_body(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_in_time_is_refused_mariadb() {
+    no_whole_body(Backend::MariaDb).await;
 }
 
 async fn large_heads(backend: Backend) {
@@ -134,6 +144,11 @@ async fn a_head_that_is_too_large_is_refused_sqlite() {
 #[tokio::test]
 async fn a_head_that_is_too_large_is_refused_postgres() {
     large_heads(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_refused_mariadb() {
+    large_heads(Backend::MariaDb).await;
 }
 
 #[tokio::test]

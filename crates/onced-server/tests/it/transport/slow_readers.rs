@@ -82,6 +82,11 @@ async fn who_takes_nothing_of_an_answer_is_given_up_postgres() {
     nothing_is_read(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn who_takes_nothing_of_an_answer_is_given_up_mariadb() {
+    nothing_is_read(Backend::MariaDb).await;
+}
+
 /// It takes a place until then, and no more than its own stream ends.
 async fn nothing_of_a_replay_is_read(backend: Backend) {
     let (database, app) = (Database::create(backend).await, App::answering(bytes(WHOLE)).await);
@@ -103,6 +108,11 @@ async fn who_takes_nothing_of_a_replay_is_given_up_sqlite() {
 #[tokio::test]
 async fn who_takes_nothing_of_a_replay_is_given_up_postgres() {
     nothing_of_a_replay_is_read(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_a_replay_is_given_up_mariadb() {
+    nothing_of_a_replay_is_read(Backend::MariaDb).await;
 }
 
 /// Whoever keeps a connection busy does not keep an answer on it that is not read.
@@ -157,4 +167,9 @@ async fn who_reads_late_gets_everything_sqlite() {
 #[tokio::test]
 async fn who_reads_late_gets_everything_postgres() {
     all_is_read_late(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn who_reads_late_gets_everything_mariadb() {
+    all_is_read_late(Backend::MariaDb).await;
 }

@@ -60,6 +60,11 @@ async fn told_to_stop_what_is_under_way_is_answered_postgres() {
     under_way(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn told_to_stop_what_is_under_way_is_answered_mariadb() {
+    under_way(Backend::MariaDb).await;
+}
+
 /// A request is under way from its head on, also where its body is still coming; and its delivery is written down.
 async fn still_coming(backend: Backend) {
     let (database, app) = (Database::create(backend).await, App::on_tcp().await);
@@ -84,6 +89,7 @@ async fn still_coming(backend: Backend) {
     let written = SqlText::each(
         "SELECT count(*) FROM onced_deliveries WHERE answered_status = 200",
         "SELECT count(*) FROM onced.deliveries WHERE answered_status = 200",
+        "SELECT count(*) FROM onced_deliveries WHERE answered_status = 200",
     );
     assert_eq!(database.sql().count(written).await, 1);
 }
@@ -96,4 +102,9 @@ async fn told_to_stop_what_is_still_coming_is_answered_sqlite() {
 #[tokio::test]
 async fn told_to_stop_what_is_still_coming_is_answered_postgres() {
     still_coming(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn told_to_stop_what_is_still_coming_is_answered_mariadb() {
+    still_coming(Backend::MariaDb).await;
 }

@@ -88,6 +88,11 @@ async fn a_trusted_upstream_is_spoken_to_in_what_it_offers_postgres() {
     trusted_upstream(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_trusted_upstream_is_spoken_to_in_what_it_offers_mariadb() {
+    trusted_upstream(Backend::MariaDb).await;
+}
+
 async fn stranger(backend: Backend) {
     let (database, folder, ca) = (Database::create(backend).await, tempfile::tempdir().unwrap(), ca());
     let sound = certificate("127.0.0.1");
@@ -128,6 +133,11 @@ async fn nothing_is_sent_to_a_stranger_sqlite() {
 #[tokio::test]
 async fn nothing_is_sent_to_a_stranger_postgres() {
     stranger(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn nothing_is_sent_to_a_stranger_mariadb() {
+    stranger(Backend::MariaDb).await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 use super::h2_client::{Client, post};
 use super::raw_client::Raw;
-use crate::fixture::{Gateway, on_both, route};
+use crate::fixture::{Gateway, on_all, route};
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n";
 const BODY: &str = "\r\n3\r\nabc\r\n0\r\nX-Sum: 6\r\nConnection: close\r\nKeep-Alive: 1\r\n\r\n";
@@ -59,6 +59,6 @@ async fn trailers(backend: Backend) {
     assert_eq!((answer.text().as_str(), answer.header("content-length")), ("abc", Some("3")));
 }
 
-on_both! {
-    trailers: trailers_reach_the_first_client_sqlite, trailers_reach_the_first_client_postgres;
+on_all! {
+    trailers: trailers_reach_the_first_client_sqlite, trailers_reach_the_first_client_postgres, trailers_reach_the_first_client_mariadb;
 }

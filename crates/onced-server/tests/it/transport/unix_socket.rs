@@ -41,3 +41,8 @@ async fn an_upstream_behind_a_socket_is_reached_sqlite() {
 async fn an_upstream_behind_a_socket_is_reached_postgres() {
     behind_a_socket(Backend::Postgres).await;
 }
+
+#[tokio::test]
+async fn an_upstream_behind_a_socket_is_reached_mariadb() {
+    behind_a_socket(Backend::MariaDb).await;
+}

@@ -141,6 +141,11 @@ async fn a_post_that_asks_for_an_upgrade_is_an_ordinary_request_postgres() {
     a_post_asks(Backend::Postgres).await;
 }
 
+#[tokio::test]
+async fn a_post_that_asks_for_an_upgrade_is_an_ordinary_request_mariadb() {
+    a_post_asks(Backend::MariaDb).await;
+}
+
 /// Whoever switches protocols unasked has not answered: what became of the request is not known.
 async fn switched_unasked(backend: Backend) {
     let (database, upstream) = (Database::create(backend).await, Wire::start([Act::Switch, Act::Switch]).await);
@@ -159,6 +164,11 @@ async fn an_upgrade_that_nobody_asked_for_is_no_answer_sqlite() {
 #[tokio::test]
 async fn an_upgrade_that_nobody_asked_for_is_no_answer_postgres() {
     switched_unasked(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn an_upgrade_that_nobody_asked_for_is_no_answer_mariadb() {
+    switched_unasked(Backend::MariaDb).await;
 }
 
 #[tokio::test]

@@ -99,7 +99,9 @@ impl PgStore {
             })
             .connect_lazy_with(connect);
         let store = Self::over(Connections::new(pool, options.pooler, opened), &options.schema);
-        store.check_durability(options.durability).await?;
+        if options.durability != Durability::NotAsked {
+            store.check_durability(options.durability).await?;
+        }
         Ok(store)
     }
 

@@ -1,0 +1,6 @@
+-- Delete the steps of records that are gone, given as a JSON array of pairs of scope and key.
+DELETE k
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (scope VARCHAR(127) PATH '$[0]', `key` VARCHAR(255) PATH '$[1]')) p
+  STRAIGHT_JOIN onced_idempotency_keys k FORCE INDEX (PRIMARY)
+    ON k.scope = CAST(p.scope AS BINARY) AND k.`key` = CAST(p.`key` AS BINARY)
+ WHERE k.status IN ('completed', 'failed');
