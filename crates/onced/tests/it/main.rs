@@ -29,6 +29,7 @@ mod heartbeat;
 mod isolation;
 mod known;
 mod lost_replies;
+mod many;
 mod mariadb;
 mod migrations;
 mod nameless;
