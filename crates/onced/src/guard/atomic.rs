@@ -277,6 +277,10 @@ impl<S: Store + Transactional> Guard<S> {
 
 impl<S: Store + Transactional> Atomic<S> {
     /// The transaction: what is written through it commits with the outcome. Ending it is left to this.
+    ///
+    /// Let no statement in it roll the whole back where the database offers that (SQLite: `ON CONFLICT ROLLBACK`,
+    /// `RAISE(ROLLBACK)`): what is written afterwards would stand alone. [`commit`](Self::commit) then says so, and can undo
+    /// nothing of it. After an error of a full disk, write nothing more.
     pub fn tx(&mut self) -> &mut S::Tx {
         &mut self.tx
     }

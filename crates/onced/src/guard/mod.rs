@@ -388,7 +388,7 @@ impl<S: Store + Transactional> Guard<S> {
     /// As [`Guard::begin`], within the caller's transaction: the claim, the caller's writes and the outcome commit or
     /// roll back together. Call it before any savepoint and before the caller's own writes. Where the transaction is
     /// not bounded yet (PostgreSQL: `idle_in_transaction_session_timeout`, `statement_timeout`), it is bounded by the
-    /// lease from here on.
+    /// lease from here on. What [`Atomic::tx`] says of statements that roll the whole back holds here too.
     ///
     /// # Errors
     /// [`GuardError`] where the store could not be asked or understood: roll back then. Where its source is transient,
