@@ -197,10 +197,12 @@ impl<S: Store + Transactional> Guard<S> {
         match self.store.commit(tx).await {
             Ok(()) => Ok(completed),
             Err(lost) if lost.kind() == StoreErrorKind::Lost => {
-                let standing = own_record.standing().await?;
-                match standing.is_mine && standing.status == Some(wanted) {
-                    true => Ok(Completed { expires_at: standing.expires_at }),
-                    false => Err(own_record.store_error(lost)),
+                // Where it cannot be read either, it is still lost: nobody knows.
+                match own_record.standing().await {
+                    Ok(standing) if standing.is_mine && standing.status == Some(wanted) => {
+                        Ok(Completed { expires_at: standing.expires_at })
+                    }
+                    Ok(_) | Err(_) => Err(own_record.store_error(lost)),
                 }
             }
             Err(error) => Err(own_record.store_error(error)),

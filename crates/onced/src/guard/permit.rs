@@ -354,7 +354,8 @@ impl<S: Store> Permit<S> {
     }
 
     async fn read_after_lost_reply(&self, owner_move: &OwnerMove, lost: StoreError) -> Result<Moved, EndError> {
-        let standing = self.own_record().standing().await?;
+        // Where it cannot be read either, it is still lost: nobody knows.
+        let Ok(standing) = self.own_record().standing().await else { return Err(self.store_error(lost)) };
         let ended = match owner_move {
             OwnerMove::Complete(_) => standing.status == Some(Status::Completed) && standing.is_mine,
             OwnerMove::Fail { .. } => standing.status == Some(Status::Failed) && standing.is_mine,

@@ -135,11 +135,8 @@ async fn replies(
     let mut buffer = vec![0; 65_536];
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
-        if silent.wait_for(|silent| !silent).await.is_err() {
-            return;
-        }
         if !*swallowing.borrow() {
-            if to.write_all(&buffer[..count]).await.is_err() {
+            if silent.wait_for(|silent| !silent).await.is_err() || to.write_all(&buffer[..count]).await.is_err() {
                 return;
             }
         } else if buffer[..count].ends_with(COMMITTED) {
