@@ -20,6 +20,7 @@ mod retry;
 mod running;
 mod step;
 mod wait;
+mod work;
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,7 @@ use self::retry::CLAIM_TIME;
 pub use self::retry::Tries;
 use self::running::Running;
 pub use self::step::{Step, StepPermit};
+pub use self::work::Work;
 use crate::store::StoreError;
 use crate::store::deliveries::{Deliveries, DeliveryLine, LogDeliveries};
 use crate::store::keys::{Claim, Keys, Transactional};
