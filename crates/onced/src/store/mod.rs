@@ -126,13 +126,14 @@ macro_rules! transaction_ends {
             tx.rollback().await.map_err(|source| $of(source, "roll back"))
         }
 
-        async fn set_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
-            let set = sqlx::raw_sql("SAVEPOINT onced_work").execute(&mut **tx).await;
+        async fn set_savepoint(&self, tx: &mut Self::Tx, name: &str) -> Result<(), StoreError> {
+            let set = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("SAVEPOINT {name}"))).execute(&mut **tx).await;
             set.map(drop).map_err(|source| $of(source, "set a savepoint"))
         }
 
-        async fn undo_to_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
-            let undone = sqlx::raw_sql("ROLLBACK TO SAVEPOINT onced_work").execute(&mut **tx).await;
+        async fn undo_to_savepoint(&self, tx: &mut Self::Tx, name: &str) -> Result<(), StoreError> {
+            let undo = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("ROLLBACK TO SAVEPOINT {name}")));
+            let undone = undo.execute(&mut **tx).await;
             undone.map(drop).map_err(|source| $of(source, "roll back to a savepoint"))
         }
     };

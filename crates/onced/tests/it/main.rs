@@ -41,6 +41,7 @@ mod proxy;
 mod races;
 mod rival;
 mod rival_process;
+mod rolled_back;
 mod slow_owner;
 mod steps;
 mod sweep;

@@ -75,6 +75,14 @@ impl Connections {
         Ok(lent)
     }
 
+    /// For whoever opens and ends transactions by statements of its own: closed afterwards, unless
+    /// [said to be as it was](Lent::is_as_it_was).
+    pub(super) async fn lend_bare(&self) -> Result<Lent, StoreError> {
+        let mut lent = self.connection().await?;
+        lent.is_open = true;
+        Ok(lent)
+    }
+
     /// A transaction for an application, which ends it.
     pub(super) async fn transaction(&self) -> Result<sqlx::Transaction<'static, Postgres>, StoreError> {
         crate::store::open_transaction(&self.pool, self.opening()).await.map_err(error::on_connecting)
@@ -98,7 +106,7 @@ impl Connections {
     }
 }
 
-/// A connection of the pool until it is given back by [`Lent::back`] or [`Lent::commit`]. Where its transaction has not
+/// A connection of the pool until it is given back by [`Lent::back`] or [`Lent::commit`], or is said to be as it was. Where its transaction has not
 /// ended in order, above all where whoever waited for it was cancelled, it is closed instead: the next borrower must not
 /// come into an open transaction.
 pub(super) struct Lent {
@@ -112,6 +120,16 @@ pub(super) struct Lent {
 impl Lent {
     pub(super) fn session(&mut self) -> Session<'_> {
         Session { conn: &mut self.conn, pooler: self.pooler }
+    }
+
+    /// The connection itself, for what has to be asked outside of any session.
+    pub(super) fn bare(&mut self) -> &mut PgConnection {
+        &mut self.conn
+    }
+
+    /// Every transaction on it has ended in order, and every answer has come.
+    pub(super) fn is_as_it_was(&mut self) {
+        self.is_open = false;
     }
 
     /// When its time is over.

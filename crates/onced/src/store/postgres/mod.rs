@@ -128,15 +128,16 @@ impl PgStore {
     ///
     /// # Errors
     /// In words that say what to do, where it is not what this store was told.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the two connections are closed.
     pub async fn check_pooler(&self) -> Result<(), StoreError> {
-        let pool = self.connections.pool();
-        let mut first = pool.acquire().await.map_err(error::on_connecting)?;
-        let mut second = pool.acquire().await.map_err(error::on_connecting)?;
-        let checked = pooler::check(self.connections.pooler(), &mut first, &mut second, bounded::LIMIT).await;
-        if checked.is_err() {
-            // It may still be inside a transaction.
-            first.close_on_drop();
-            second.close_on_drop();
+        let mut first = self.connections.lend_bare().await?;
+        let mut second = self.connections.lend_bare().await?;
+        let checked = pooler::check(self.connections.pooler(), first.bare(), second.bare(), bounded::LIMIT).await;
+        if checked.is_ok() {
+            first.is_as_it_was();
+            second.is_as_it_was();
         }
         checked
     }
