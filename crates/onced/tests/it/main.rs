@@ -39,6 +39,7 @@ mod races;
 mod rival;
 mod rival_process;
 mod rolled_back;
+mod silence;
 mod slow_owner;
 mod steps;
 mod sweep;
