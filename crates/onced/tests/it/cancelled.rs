@@ -17,7 +17,7 @@ use crate::proxy::Proxy;
 /// Where transactions are opened: the one function, the connections that are lent to PostgreSQL's statements (closed where
 /// whoever waits is cancelled), and the connection that the writer of SQLite has for itself.
 const KNOWN: [&str; 5] = [
-    "onced/src/store/mod.rs: tokio::spawn(async move { pool.begin_with(statement).await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?",
+    "onced/src/store/mod.rs: tokio::spawn(async move { pool.begin_with(statement).await })",
     "onced/src/store/postgres/lent.rs: const BEGIN: &str = \"BEGIN ISOLATION LEVEL READ COMMITTED\";",
     "onced/src/store/postgres/lent.rs: const BEGIN_WITH_BOUNDS: &str = \"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '5s'; \\",
     "onced/src/store/sqlite/writer.rs: let mut tx = match conn.begin_with(\"BEGIN IMMEDIATE\").await {",

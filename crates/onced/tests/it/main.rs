@@ -42,6 +42,7 @@ mod races;
 mod rival;
 mod rival_process;
 mod rolled_back;
+mod silence;
 mod slow_owner;
 mod steps;
 mod sweep;

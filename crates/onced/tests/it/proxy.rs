@@ -47,7 +47,8 @@ struct Hold {
 pub(crate) struct Proxy {
     pub(crate) url: String,
     plan: Arc<Mutex<Plan>>,
-    silent: watch::Sender<bool>,
+    /// Of the connections that are accepted from now on.
+    silent: Arc<Mutex<watch::Sender<bool>>>,
 }
 
 impl Proxy {
@@ -59,12 +60,13 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let protocol = if url.starts_with("mysql:") { Protocol::MariaDb } else { Protocol::Postgres };
         let (plan, server) = (Arc::new(Mutex::new(Plan::default())), server.to_owned());
-        let silent = watch::Sender::new(false);
+        let silent = Arc::new(Mutex::new(watch::Sender::new(false)));
         let (shared, gate) = (plan.clone(), silent.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&server).await.unwrap();
-                tokio::spawn(connection(client, server, protocol, shared.clone(), gate.clone()));
+                let silent = gate.lock().unwrap().clone();
+                tokio::spawn(connection(client, server, protocol, shared.clone(), silent));
             }
         });
         Self { url: format!("{user}@127.0.0.1:{port}/{database}"), plan, silent }
@@ -79,7 +81,12 @@ impl Proxy {
 
     /// Passes everything on again, the replies that were kept back first.
     pub(crate) fn speak_again(&self) {
-        self.silent.send_replace(false);
+        self.silent.lock().unwrap().send_replace(false);
+    }
+
+    /// Passes everything on again, on connections that are made from now on: those that are there stay as they are.
+    pub(crate) fn speak_to_newcomers(&self) {
+        *self.silent.lock().unwrap() = watch::Sender::new(false);
     }
 
     /// Cuts at the next messages that contain the marker, one after the other.

@@ -175,7 +175,7 @@ impl Transactional for SqliteStore {
         // So that no connection is opened to another file, and the caller learns why.
         self.file.check()?;
         let tx = super::open_transaction(&self.shared, "BEGIN IMMEDIATE").await;
-        let tx = tx.map_err(|source| error::of(source, "begin"))?;
+        let tx = tx.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(|source| error::of(source, "begin"))?;
         // The write lock may have been long in coming.
         self.file.check()?;
         Ok(tx)
