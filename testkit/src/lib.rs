@@ -14,6 +14,7 @@ mod mariadb_server;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
+pub mod random;
 
 pub use database::{Backend, Database, Sql, SqlText, with_key_quoted};
 pub use mariadb_server::MariaDbServer;

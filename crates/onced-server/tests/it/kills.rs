@@ -5,7 +5,6 @@ mod aim;
 mod load;
 mod orderly;
 mod pair;
-pub(crate) mod random;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,8 +13,8 @@ use testkit::{Backend, Database, Signal};
 
 use self::aim::{Phase, Watched};
 use self::load::{Apps, Load, verify};
-use self::random::Random;
 use crate::fixture::{Gateway, LIMIT};
+use testkit::random::{self, Random};
 
 /// How many requests must be in flight at a kill.
 const IN_FLIGHT: usize = 8;

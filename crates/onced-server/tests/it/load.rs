@@ -15,8 +15,8 @@ use self::clients::Clients;
 use self::process::{Measured, Watch};
 use self::upstream::App;
 use crate::fixture::LIMIT;
-use crate::kills::random::{Random, seed};
 use crate::same_database_app::create_orders;
+use testkit::random::{Random, seed};
 
 const CLIENTS: usize = 8;
 /// How many connections the gateway opens to its ledger at most.

@@ -115,7 +115,9 @@ impl<S: Store + Transactional> Guard<S> {
     /// meanwhile, and nothing was recorded.
     ///
     /// # Errors
-    /// [`GuardError`] where the store could not be asked, or its reply was lost: whether it was recorded is not known.
+    /// [`GuardError`] where the store could not be asked, or its reply was lost: whether it was recorded is not known. Of the
+    /// kind [`Refused`](StoreErrorKind::Refused), and nothing recorded, where the answer of an earlier attempt's outside call
+    /// is known: the next attempt would call again.
     ///
     /// # Cancel safety
     /// If the future is dropped, the failure is recorded or not; nothing else is changed.
@@ -200,10 +202,12 @@ impl<S: Store + Transactional> Guard<S> {
         match self.store.commit(tx).await {
             Ok(()) => Ok(completed),
             Err(lost) if lost.kind() == StoreErrorKind::Lost => {
-                let standing = own_record.standing().await?;
-                match standing.is_mine && standing.status == Some(wanted) {
-                    true => Ok(Completed { expires_at: standing.expires_at }),
-                    false => Err(own_record.store_error(lost)),
+                // Where it cannot be read either, it is still lost: nobody knows.
+                match own_record.standing().await {
+                    Ok(standing) if standing.is_mine && standing.status == Some(wanted) => {
+                        Ok(Completed { expires_at: standing.expires_at })
+                    }
+                    Ok(_) | Err(_) => Err(own_record.store_error(lost)),
                 }
             }
             Err(error) => Err(own_record.store_error(error)),
@@ -280,6 +284,10 @@ impl<S: Store + Transactional> Guard<S> {
 
 impl<S: Store + Transactional> Atomic<S> {
     /// The transaction: what is written through it commits with the outcome. Ending it is left to this.
+    ///
+    /// Let no statement in it roll the whole back where the database offers that (SQLite: `ON CONFLICT ROLLBACK`,
+    /// `RAISE(ROLLBACK)`): what is written afterwards would stand alone. [`commit`](Self::commit) then says so, and can undo
+    /// nothing of it. After an error of a full disk, write nothing more.
     pub fn tx(&mut self) -> &mut S::Tx {
         &mut self.tx
     }
@@ -295,6 +303,22 @@ impl<S: Store + Transactional> Atomic<S> {
         self.permit.attempt()
     }
 
+    /// Whether an earlier attempt was cut off, so that its work may be half done.
+    pub fn is_resumed(&self) -> bool {
+        self.permit.is_resumed()
+    }
+
+    /// As [`Permit::earlier_call_is_unknown`](super::Permit::earlier_call_is_unknown).
+    pub fn earlier_call_is_unknown(&self) -> bool {
+        self.permit.earlier_call_is_unknown()
+    }
+
+    /// As [`Permit::call_answer`](super::Permit::call_answer): go on with it, and complete. Such an attempt cannot
+    /// [`fail`](Self::fail).
+    pub fn call_answer(&self) -> Option<&StoredResponse> {
+        self.permit.call_answer()
+    }
+
     /// The executing delivery's line in the log.
     pub fn delivery(&self) -> Option<Uuid> {
         self.permit.delivery()
@@ -306,7 +330,10 @@ impl<S: Store + Transactional> Atomic<S> {
     /// # Errors
     /// [`EndError::ClaimLost`], and [`EndError::Store`] where nothing was committed. Where its kind is
     /// [`Transient`](StoreErrorKind::Transient) the whole may be run again, from `begin_atomic` on; where it is
-    /// [`Lost`](StoreErrorKind::Lost) nobody knows: answer that the sender may come again with the same key.
+    /// [`Lost`](StoreErrorKind::Lost) nobody knows: answer that the sender may come again with the same key. Where it is
+    /// [`Refused`](StoreErrorKind::Refused) the ledger is well, and the database does not take these rows: a constraint that
+    /// is checked at the commit, or a statement that had failed before. The next attempt meets the same:
+    /// [`Guard::record_failure`] or [`Guard::record_refusal`] keeps that.
     ///
     /// # Cancel safety
     /// If the future is dropped, either all of it is committed or nothing.

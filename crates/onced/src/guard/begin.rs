@@ -72,6 +72,14 @@ pub(super) struct Owned {
     pub(super) payload_differs: bool,
 }
 
+impl Owned {
+    /// Why the attempt may not fail: the next one would not be told of the answer, and call again.
+    pub(super) fn prevents_failing(&self) -> Option<&'static str> {
+        let is_known = self.call_answer.is_some();
+        is_known.then_some("the answer of an earlier outside call is known: go on with it and complete, or end nothing")
+    }
+}
+
 /// The record is not ours.
 pub(super) struct Answer {
     decision: Decision,

@@ -20,6 +20,7 @@ mod retry;
 mod running;
 mod step;
 mod wait;
+mod work;
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,7 @@ use self::retry::CLAIM_TIME;
 pub use self::retry::Tries;
 use self::running::Running;
 pub use self::step::{Step, StepPermit};
+pub use self::work::Work;
 use crate::store::StoreError;
 use crate::store::deliveries::{Deliveries, DeliveryLine, LogDeliveries};
 use crate::store::keys::{Claim, Keys, Transactional};
@@ -388,7 +390,8 @@ impl<S: Store + Transactional> Guard<S> {
     /// As [`Guard::begin`], within the caller's transaction: the claim, the caller's writes and the outcome commit or
     /// roll back together. Call it before any savepoint and before the caller's own writes. Where the transaction is
     /// not bounded yet (PostgreSQL: `idle_in_transaction_session_timeout`, `statement_timeout`; MariaDB:
-    /// `idle_write_transaction_timeout`), it is bounded by the lease from here on.
+    /// `idle_write_transaction_timeout`), it is bounded by the lease from here on. What [`Atomic::tx`] says of statements
+    /// that roll the whole back holds here too.
     ///
     /// # Errors
     /// [`GuardError`] where the store could not be asked or understood: roll back then. Where its source is transient,

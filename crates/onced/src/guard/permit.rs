@@ -292,11 +292,15 @@ impl<S: Store> Permit<S> {
     /// `response` is replayed once attempts are used up. A failure that will never pass is an outcome: complete it.
     ///
     /// # Errors
-    /// As [`complete`](Self::complete).
+    /// As [`complete`](Self::complete); [`EndError::Misused`] also where a [`call_answer`](Self::call_answer) is known:
+    /// the next attempt would call again. It stays pending, and the next attempt has the same answer.
     ///
     /// # Cancel safety
     /// As [`complete`](Self::complete).
     pub async fn fail(self, error: &str, response: Option<StoredResponse>) -> Result<(), EndError> {
+        if let Some(what) = self.owned.prevents_failing() {
+            return Err(self.misused(what));
+        }
         self.end(OwnerMove::Fail { error: short(error), response }).await.map(|_| ())
     }
 
@@ -323,7 +327,7 @@ impl<S: Store> Permit<S> {
     }
 
     pub(super) fn misused(&self, what: &'static str) -> EndError {
-        EndError::Misused { scope: self.claim.scope.clone(), key: self.claim.key.shortened(), what }
+        misused(&self.claim, what)
     }
 
     pub(super) fn claim_lost(&self) -> EndError {
@@ -360,7 +364,8 @@ impl<S: Store> Permit<S> {
     }
 
     async fn read_after_lost_reply(&self, owner_move: &OwnerMove, lost: StoreError) -> Result<Moved, EndError> {
-        let standing = self.own_record().standing().await?;
+        // Where it cannot be read either, it is still lost: nobody knows.
+        let Ok(standing) = self.own_record().standing().await else { return Err(self.store_error(lost)) };
         let ended = match owner_move {
             OwnerMove::Complete(_) => standing.status == Some(Status::Completed) && standing.is_mine,
             OwnerMove::Fail { .. } => standing.status == Some(Status::Failed) && standing.is_mine,
@@ -398,13 +403,12 @@ impl<S: Store + Transactional> Permit<S> {
 pub struct TxPermit<S> {
     record: OwnRecord<S>,
     owned: Owned,
-    has_savepoint: bool,
 }
 
 impl<S: Store + Transactional> TxPermit<S> {
     pub(super) fn new(store: S, log: DeliveryLog, request: &Request, claim: Claim, owned: Owned) -> Self {
         let record = OwnRecord { store, log, claim, attempt: owned.attempt, lease: request.policy.lease };
-        Self { record, owned, has_savepoint: false }
+        Self { record, owned }
     }
 
     /// The number of this attempt, from 1.
@@ -415,6 +419,16 @@ impl<S: Store + Transactional> TxPermit<S> {
     /// Whether an earlier attempt was cut off, so that its work may be half done.
     pub fn is_resumed(&self) -> bool {
         self.owned.resumed
+    }
+
+    /// As [`Permit::earlier_call_is_unknown`].
+    pub fn earlier_call_is_unknown(&self) -> bool {
+        self.owned.was_pending
+    }
+
+    /// As [`Permit::call_answer`]: go on with it, and complete.
+    pub fn call_answer(&self) -> Option<&StoredResponse> {
+        self.owned.call_answer.as_ref()
     }
 
     /// The key to send along with outside calls: the same for every attempt.
@@ -437,21 +451,6 @@ impl<S: Store + Transactional> TxPermit<S> {
         self.record.claim.delivery
     }
 
-    /// Sets a savepoint, before the caller's own writes: [`fail`](Self::fail) then undoes what was written since. One
-    /// round trip to the database.
-    ///
-    /// # Errors
-    /// [`EndError`]: roll back.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll the transaction back.
-    pub async fn savepoint(&mut self, tx: &mut S::Tx) -> Result<(), EndError> {
-        let set = self.record.store.set_savepoint(tx).await;
-        set.map_err(|source| self.record.store_error(source))?;
-        self.has_savepoint = true;
-        Ok(())
-    }
-
     /// Stores the outcome, in the same transaction as the caller's rows. Commit afterwards.
     ///
     /// # Errors
@@ -467,23 +466,35 @@ impl<S: Store + Transactional> TxPermit<S> {
     /// Records a failed attempt in the same transaction, which may run again while attempts are left. `response` is
     /// replayed once they are used up. Commit afterwards.
     ///
-    /// What was written since [`savepoint`](Self::savepoint) is undone first. Without one, whatever the caller has
-    /// written commits beside the failure: roll back to a savepoint of your own, or drop the permit, roll the
-    /// transaction back and use [`Guard::record_failure`](super::Guard::record_failure).
+    /// Whatever the caller has written commits beside the failure. Where it is not to, work behind a
+    /// [`savepoint`](Self::savepoint), or drop the permit, roll the transaction back and use
+    /// [`Guard::record_failure`](super::Guard::record_failure).
     ///
     /// # Errors
-    /// [`EndError`]: roll back.
+    /// [`EndError`]: roll back. [`EndError::Misused`] where a [`call_answer`](Self::call_answer) is known.
     ///
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
     pub async fn fail(self, tx: &mut S::Tx, error: &str, response: Option<StoredResponse>) -> Result<(), EndError> {
-        if self.has_savepoint {
-            let undone = self.record.store.undo_to_savepoint(tx).await;
-            undone.map_err(|source| self.record.store_error(source))?;
-        }
+        self.may_fail()?;
         let mut keys = self.record.store.within(tx);
         let failed = OwnerMove::Fail { error: short(error), response };
         end_within(&mut keys, &self.record.claim, self.owned.attempt, failed).await.map(|_| ())
+    }
+
+    pub(super) fn may_fail(&self) -> Result<(), EndError> {
+        match self.owned.prevents_failing() {
+            Some(what) => Err(misused(&self.record.claim, what)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn store(&self) -> &S {
+        &self.record.store
+    }
+
+    pub(super) fn store_error(&self, source: StoreError) -> EndError {
+        self.record.store_error(source)
     }
 
     /// The owner's view of the record, to be read once the transaction has ended: where the reply of its commit was
@@ -508,6 +519,10 @@ async fn end_within(
 
 fn store_error(claim: &Claim, attempt: u32, source: StoreError) -> EndError {
     EndError::Store { scope: claim.scope.clone(), key: claim.key.shortened(), attempt, source }
+}
+
+fn misused(claim: &Claim, what: &'static str) -> EndError {
+    EndError::Misused { scope: claim.scope.clone(), key: claim.key.shortened(), what }
 }
 
 fn claim_lost(claim: &Claim, attempt: u32) -> EndError {

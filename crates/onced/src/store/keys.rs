@@ -204,9 +204,9 @@ pub trait Transactional: Keys {
     /// Rolls a transaction back, so that what it held is free when this returns.
     fn rollback(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Sets the savepoint `onced_work`.
-    fn set_savepoint(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Sets the savepoint of that name, which needs no quotes.
+    fn set_savepoint(&self, tx: &mut Self::Tx, name: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Undoes what was done since the savepoint `onced_work`.
-    fn undo_to_savepoint(&self, tx: &mut Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Undoes what was done since the savepoint of that name.
+    fn undo_to_savepoint(&self, tx: &mut Self::Tx, name: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 }

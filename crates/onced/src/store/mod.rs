@@ -20,6 +20,7 @@ pub mod sqlite;
 pub mod sweep;
 pub mod upkeep;
 
+use std::future::Future;
 use std::time::Duration;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -100,18 +101,37 @@ impl Durability {
 
 /// Opens a transaction. The one place that does: a cancelled `begin` can leave a pooled connection inside an open
 /// transaction, and what its next borrower writes would never be committed. So it runs in a task of its own, which
-/// nobody cancels; where the caller has gone, the transaction is dropped and rolled back.
+/// nobody cancels unless the connection is closed then; where the caller has gone, the transaction is dropped and rolled
+/// back.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-async fn open_transaction<DB: sqlx::Database>(
+fn open_transaction<DB: sqlx::Database>(
     pool: &sqlx::Pool<DB>,
     statement: &'static str,
-) -> Result<sqlx::Transaction<'static, DB>, sqlx::Error> {
+) -> tokio::task::JoinHandle<Result<sqlx::Transaction<'static, DB>, sqlx::Error>> {
     let pool = pool.clone();
-    tokio::spawn(async move { pool.begin_with(statement).await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?
+    tokio::spawn(async move { pool.begin_with(statement).await })
 }
 
-/// What [`keys::Transactional`] asks of a transaction beyond its opening, for a backend whose errors `$of` translates. A
-/// commit is bounded by our own clock: the way to the database may be silent.
+/// Bounds by our own clock what is asked within a transaction: the way to the database may be silent. Where it runs out
+/// nothing is committed, and whoever asked rolls back.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+async fn in_time<T>(
+    limit: Duration,
+    doing: &'static str,
+    of: fn(sqlx::Error, &'static str) -> StoreError,
+    asked: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(limit, asked).await {
+        Ok(done) => done.map_err(|source| of(source, doing)),
+        Err(_) => {
+            let words = format!("{doing}: the database did not answer in time");
+            Err(StoreError::new(StoreErrorKind::Unavailable, words))
+        }
+    }
+}
+
+/// What [`keys::Transactional`] asks of a transaction beyond its opening, for a backend whose errors `$of` translates. All
+/// of it is bounded by our own clock: the way to the database may be silent.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 macro_rules! transaction_ends {
     ($of:path) => {
@@ -123,17 +143,17 @@ macro_rules! transaction_ends {
         }
 
         async fn rollback(&self, tx: Self::Tx) -> Result<(), StoreError> {
-            tx.rollback().await.map_err(|source| $of(source, "roll back"))
+            $crate::store::in_time($crate::store::ROLLBACK_LIMIT, "roll back", $of, tx.rollback()).await
         }
 
-        async fn set_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
-            let set = sqlx::raw_sql("SAVEPOINT onced_work").execute(&mut **tx).await;
-            set.map(drop).map_err(|source| $of(source, "set a savepoint"))
+        async fn set_savepoint(&self, tx: &mut Self::Tx, name: &str) -> Result<(), StoreError> {
+            let set = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("SAVEPOINT {name}"))).execute(&mut **tx);
+            $crate::store::in_time($crate::store::COMMIT_LIMIT, "set a savepoint", $of, set).await.map(drop)
         }
 
-        async fn undo_to_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
-            let undone = sqlx::raw_sql("ROLLBACK TO SAVEPOINT onced_work").execute(&mut **tx).await;
-            undone.map(drop).map_err(|source| $of(source, "roll back to a savepoint"))
+        async fn undo_to_savepoint(&self, tx: &mut Self::Tx, name: &str) -> Result<(), StoreError> {
+            let undo = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("ROLLBACK TO SAVEPOINT {name}"))).execute(&mut **tx);
+            $crate::store::in_time($crate::store::COMMIT_LIMIT, "roll back to a savepoint", $of, undo).await.map(drop)
         }
     };
 }
@@ -143,3 +163,7 @@ pub(crate) use transaction_ends;
 /// Above what a database takes to commit when it is well.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 const COMMIT_LIMIT: Duration = Duration::from_secs(15);
+
+/// Whoever rolls back has somebody waiting. A connection from which nothing comes is closed, which undoes as well.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+const ROLLBACK_LIMIT: Duration = Duration::from_secs(5);

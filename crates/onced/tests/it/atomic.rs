@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use onced::guard::{Atomic, Begun, EndError, Request};
+use onced::guard::{Atomic, Begun, Completed, EndError, GuardError, Request};
+use onced::store::StoreErrorKind;
 use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
@@ -280,12 +281,149 @@ async fn undoes_to_the_savepoint<S: Tested>() {
     let bench = Bench::<S>::new().await;
     let (key, before) = (fresh_key(), fresh_key());
     let mut tx = bench.store.transaction().await.unwrap();
-    let mut permit = executes(bench.guard.begin_tx(&mut tx, &delivery(&key)).await.unwrap());
-    S::run(&mut tx, &format!("INSERT INTO orders (key) VALUES ('{}')", before.as_str())).await.unwrap();
-    permit.savepoint(&mut tx).await.unwrap();
-    S::run(&mut tx, &format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str())).await.unwrap();
-    permit.fail(&mut tx, "no stock", Some(StoredResponse::bare(409))).await.unwrap();
+    let permit = executes(bench.guard.begin_tx(&mut tx, &delivery(&key)).await.unwrap());
+    insert::<S>(&mut tx, &before).await;
+    let mut work = permit.savepoint(&mut tx).await.unwrap();
+    insert::<S>(work.tx(), &key).await;
+    work.fail("no stock", Some(StoredResponse::bare(409))).await.unwrap();
     bench.store.commit(tx).await.unwrap();
     assert_eq!(bench.columns(&key, "status, error, response_code").await, ["failed", "no stock", "409"]);
     assert_eq!((bench.orders(&key).await, bench.orders(&before).await), (0, 1));
+}
+
+/// Two keys in one transaction: the failure of one undoes its own rows, and the other's record stays true to its rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_keys_in_one_transaction_do_not_undo_each_others_rows_unseen() {
+    two_keys::<SqliteStore>().await;
+    two_keys::<PgStore>().await;
+}
+
+async fn two_keys<S: Tested>() {
+    let bench = Bench::<S>::new().await;
+    // Which of the two fails, and what is found of the outer's and the inner's afterwards: status and rows.
+    let cases = [
+        (Fails::Inner, ("completed", 1), ("failed", 0)),
+        (Fails::Outer, ("failed", 0), ("", 0)),
+        (Fails::Neither, ("completed", 1), ("completed", 1)),
+    ];
+    for (fails, outers, inners) in cases {
+        let (outer, inner) = (fresh_key(), fresh_key());
+        let mut tx = bench.store.transaction().await.unwrap();
+        let permit = executes(bench.guard.begin_tx(&mut tx, &delivery(&outer)).await.unwrap());
+        let mut work = permit.savepoint(&mut tx).await.unwrap();
+        insert::<S>(work.tx(), &outer).await;
+        let permit = executes(bench.guard.begin_tx(work.tx(), &delivery(&inner)).await.unwrap());
+        let mut within = permit.savepoint(work.tx()).await.unwrap();
+        insert::<S>(within.tx(), &inner).await;
+        match fails {
+            Fails::Inner => within.fail("no stock", None).await.unwrap(),
+            Fails::Outer | Fails::Neither => drop(within.complete(StoredResponse::bare(201)).await.unwrap()),
+        }
+        match fails {
+            Fails::Outer => work.fail("no stock", None).await.unwrap(),
+            Fails::Inner | Fails::Neither => drop(work.complete(StoredResponse::bare(201)).await.unwrap()),
+        }
+        bench.store.commit(tx).await.unwrap();
+        for (key, (status, rows)) in [(outer, outers), (inner, inners)] {
+            let found = bench.columns(&key, "status").await.join("");
+            assert_eq!((found.as_str(), bench.orders(&key).await), (status, rows), "{fails:?}");
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fails {
+    Inner,
+    Outer,
+    Neither,
+}
+
+async fn insert<S: Tested>(tx: &mut S::Tx, key: &Key) {
+    S::run(tx, &format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str())).await.unwrap();
+}
+
+/// An attempt that goes on with the known answer of an earlier one's call cannot fail: the next would call again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_knows_the_answer_of_a_call_is_told_of_it_and_cannot_fail() {
+    cannot_fail::<SqliteStore>().await;
+    cannot_fail::<PgStore>().await;
+}
+
+async fn cannot_fail<S: Tested>() {
+    let (bench, key, line) = (Bench::<S>::new().await, fresh_key(), line("pending-over-known"));
+    plant::line(&bench, &line, &key).await;
+    let (planted, request, answer) = (bench.record(&key).await, request_of(&line, &key), plant::call_answer());
+
+    let atomic = executes(bench.guard.begin_atomic(&request, NOT).await.unwrap());
+    assert_eq!((atomic.call_answer(), atomic.earlier_call_is_unknown()), (Some(&answer), true));
+    assert!(atomic.is_resumed());
+    is_refused(atomic.fail("late", None).await);
+    is_refused(bench.guard.record_failure(&request, "late", None).await);
+
+    for behind_a_savepoint in [false, true] {
+        let mut tx = bench.store.transaction().await.unwrap();
+        let permit = executes(bench.guard.begin_tx(&mut tx, &request).await.unwrap());
+        assert_eq!((permit.call_answer(), permit.earlier_call_is_unknown()), (Some(&answer), true));
+        let failed = if behind_a_savepoint {
+            permit.savepoint(&mut tx).await.unwrap().fail("late", None).await
+        } else {
+            permit.fail(&mut tx, "late", None).await
+        };
+        assert!(matches!(failed, Err(EndError::Misused { .. })), "{failed:?}");
+        bench.store.rollback(tx).await.unwrap();
+    }
+    assert_eq!(bench.record(&key).await, planted);
+
+    let permit = executes(bench.guard.begin(&request).await.unwrap());
+    let failed = permit.fail("late", None).await;
+    assert!(matches!(failed, Err(EndError::Misused { .. })), "{failed:?}");
+    assert_eq!(bench.columns(&key, "status, attempt").await, ["pending_external", "2"]);
+    bench.let_the_lease_be_over(&key).await;
+    let atomic = executes(bench.guard.begin_atomic(&request, NOT).await.unwrap());
+    assert_eq!((atomic.attempt(), atomic.call_answer()), (3, Some(&answer)));
+    atomic.commit(StoredResponse::bare(201)).await.unwrap();
+    assert_eq!(bench.columns(&key, "status").await, ["completed"]);
+
+    // Where the answer is not known, the policy may say that calling again is safe.
+    let (key, line) = (fresh_key(), crate::bench::line("pending-over-retry"));
+    plant::line(&bench, &line, &key).await;
+    let atomic = executes(bench.guard.begin_atomic(&request_of(&line, &key), NOT).await.unwrap());
+    assert_eq!((atomic.call_answer(), atomic.earlier_call_is_unknown()), (None, true));
+    assert!(matches!(atomic.fail("late", None).await.unwrap(), Begun::Execute(_)));
+    assert_eq!(bench.columns(&key, "status").await, ["failed"]);
+}
+
+fn is_refused(recorded: Result<Begun<Completed>, GuardError>) {
+    let Err(GuardError::Store { source, .. }) = recorded else { panic!("{recorded:?}") };
+    assert_eq!(source.kind(), StoreErrorKind::Refused, "{source}");
+}
+
+/// What the database does not take is told apart from a ledger that is down, and can be recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_the_database_refuses_is_told_apart() {
+    let bench = Bench::<PgStore>::new().await;
+    bench.execute("CREATE TABLE public.late (ref text UNIQUE DEFERRABLE INITIALLY DEFERRED)").await;
+    refuses_to_commit(&bench, &["INSERT INTO late VALUES ('a'), ('a')"]).await;
+    // A statement that failed, and was not heeded.
+    refuses_to_commit(&bench, &["SELECT 1 / 0"]).await;
+    let bench = Bench::<SqliteStore>::new().await;
+    bench.execute("CREATE TABLE parents (id INTEGER PRIMARY KEY)").await;
+    bench.execute("CREATE TABLE late (id INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED)").await;
+    refuses_to_commit(&bench, &["INSERT INTO late VALUES (1)"]).await;
+}
+
+async fn refuses_to_commit<S: Tested>(bench: &Bench<S>, statements: &[&str]) {
+    let key = fresh_key();
+    let mut atomic = begun(bench, &key).await;
+    for statement in statements {
+        let _ = S::run(atomic.tx(), statement).await;
+    }
+    match atomic.commit(StoredResponse::bare(201)).await {
+        Err(EndError::Store { source, .. }) => assert_eq!(source.kind(), StoreErrorKind::Refused, "{source}"),
+        other => panic!("{statements:?}: {other:?}"),
+    }
+    assert!(bench.record(&key).await.is_empty(), "{statements:?}");
+    let recorded = bench.guard.record_failure(&delivery(&key), "refused", Some(StoredResponse::bare(500))).await;
+    assert!(matches!(recorded.unwrap(), Begun::Execute(_)));
+    assert_eq!(bench.columns(&key, "status, attempt").await, ["failed", "1"], "{statements:?}");
 }

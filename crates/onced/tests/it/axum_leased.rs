@@ -339,13 +339,17 @@ async fn panics<S: Tested>() {
 
 async fn taken_over<S: Tested>() {
     let (app, key) = (App::<S>::new(OnUnknown::Retry).await, fresh_key());
-    app.next(&[Does::Answer(503)]);
-    app.order(&key).await;
-    app.bench.let_the_lease_be_over(&key).await;
-    let second = app.order(&key).await;
-    assert_eq!((second.status, &second.body[..]), (StatusCode::CREATED, &b"{\"by\":2}"[..]));
+    // The second has announced nothing itself: the first one's call is unknown all the same.
+    for attempt in ["1", "2"] {
+        app.next(&[Does::Answer(503)]);
+        app.order(&key).await;
+        assert_eq!(app.columns(&key, "status, attempt").await, ["pending_external", attempt]);
+        app.bench.let_the_lease_be_over(&key).await;
+    }
+    let third = app.order(&key).await;
+    assert_eq!((third.status, &third.body[..]), (StatusCode::CREATED, &b"{\"by\":3}"[..]));
     let calls = app.script.calls.lock().unwrap().clone();
-    assert_eq!(calls, vec![downstream_key(&scope(), &key, "call"); 2]);
+    assert_eq!(calls, vec![downstream_key(&scope(), &key, "call"); 3]);
     assert_eq!(app.bench.orders(&key).await, 1);
 }
 

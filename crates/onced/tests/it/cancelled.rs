@@ -9,13 +9,15 @@ use onced::store::keys::Transactional as _;
 use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::{Pooler, StoreOptions};
+use sqlx::postgres::PgPoolOptions;
 
-use crate::bench::{Bench, Tested, options};
+use crate::bench::{Bench, LIMIT, Tested, options};
+use crate::proxy::Proxy;
 
 /// Where transactions are opened: the one function, the connections that are lent to PostgreSQL's statements (closed where
 /// whoever waits is cancelled), and the connection that the writer of SQLite has for itself.
 const KNOWN: [&str; 5] = [
-    "onced/src/store/mod.rs: tokio::spawn(async move { pool.begin_with(statement).await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?",
+    "onced/src/store/mod.rs: tokio::spawn(async move { pool.begin_with(statement).await })",
     "onced/src/store/postgres/lent.rs: const BEGIN: &str = \"BEGIN ISOLATION LEVEL READ COMMITTED\";",
     "onced/src/store/postgres/lent.rs: const BEGIN_WITH_BOUNDS: &str = \"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '5s'; \\",
     "onced/src/store/sqlite/writer.rs: let mut tx = match conn.begin_with(\"BEGIN IMMEDIATE\").await {",
@@ -91,6 +93,33 @@ async fn into_postgres(store: &PgStore) {
 
 async fn into_mariadb(store: &MySqlStore) {
     sqlx::query("INSERT INTO orders (`key`) VALUES ('borrowed')").execute(store.pool()).await.unwrap();
+}
+
+/// The check opens transactions by statements that the driver does not know for such.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_check_for_a_pooler_leaves_no_transaction_open() {
+    // Cancelled while the reply to each of its messages is on its way.
+    for (pooler, messages) in [(Pooler::None, 8), (Pooler::Transaction, 3)] {
+        let bench = Bench::<PgStore>::new().await;
+        for seen in 1..=messages {
+            let proxy = Proxy::before(bench.database.url()).await;
+            let own = PgPoolOptions::new().max_connections(2).connect(&proxy.url).await.unwrap();
+            let store = PgStore::from_pool(own.clone(), "onced").unwrap().behind(pooler);
+            let held = proxy.be_silent_at("/* onced ", seen);
+            let checking = tokio::spawn(async move { store.check_pooler().await });
+            tokio::time::timeout(LIMIT, held).await.expect("it asks").unwrap();
+            checking.abort();
+            assert!(checking.await.unwrap_err().is_cancelled());
+            proxy.speak_again();
+            // Both at once: none can be the other's.
+            let mut conns = (own.acquire().await.unwrap(), own.acquire().await.unwrap());
+            for conn in [&mut conns.0, &mut conns.1] {
+                sqlx::raw_sql("INSERT INTO orders (key) VALUES ('borrowed')").execute(&mut **conn).await.unwrap();
+            }
+            let count = bench.count("SELECT count(*) FROM orders").await;
+            assert_eq!(count, i64::from(seen) * 2, "{pooler:?}, message {seen}: a write was not committed");
+        }
+    }
 }
 
 async fn cancels<S: Tested, F: Future<Output = ()> + Send + 'static>(

@@ -418,12 +418,12 @@ impl Transactional for SqlFunctions {
         self.0.rollback(tx).await
     }
 
-    async fn set_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
-        self.0.set_savepoint(tx).await
+    async fn set_savepoint(&self, tx: &mut Self::Tx, name: &str) -> Result<(), StoreError> {
+        self.0.set_savepoint(tx, name).await
     }
 
-    async fn undo_to_savepoint(&self, tx: &mut Self::Tx) -> Result<(), StoreError> {
-        self.0.undo_to_savepoint(tx).await
+    async fn undo_to_savepoint(&self, tx: &mut Self::Tx, name: &str) -> Result<(), StoreError> {
+        self.0.undo_to_savepoint(tx, name).await
     }
 }
 

@@ -297,6 +297,40 @@ async fn commit<S: Tested>() {
     }
 }
 
+/// The commit came through, and the record cannot be read either: nobody knows, and nobody is told that nothing was committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_stays_lost_where_the_record_cannot_be_read() {
+    let bench = Bench::<PgStore>::new().await;
+    let options = StoreOptions { acquire_timeout: Duration::from_millis(500), ..options() };
+    for leased in [true, false] {
+        let proxy = Proxy::before(bench.database.url()).await;
+        let guard = Guard::new(PgStore::open_at(&proxy.url, &options).await.unwrap(), LogDeliveries::Executed);
+        let key = fresh_key();
+        // After the cut nobody answers.
+        let cut = |marker: &str| {
+            proxy.cut_at(marker, &[Cut::BeforeTheReply]);
+            drop(proxy.be_silent_at(marker, 1));
+        };
+        let ended = if leased {
+            let permit = executes(guard.begin(&delivery(&key)).await.unwrap());
+            cut(key.as_str());
+            permit.complete(StoredResponse::bare(201)).await
+        } else {
+            let atomic = executes(guard.begin_atomic(&delivery(&key), Duration::ZERO).await.unwrap());
+            cut("COMMIT\0");
+            atomic.commit(StoredResponse::bare(201)).await
+        };
+        match ended {
+            Err(EndError::Store { source, .. }) => {
+                assert_eq!(source.kind(), StoreErrorKind::Lost, "{leased}: {source}")
+            }
+            other => panic!("{leased}: {other:?}"),
+        }
+        assert_eq!(proxy.cuts_made(), 1);
+        assert_eq!(bench.columns(&key, "status").await, ["completed"], "{leased}");
+    }
+}
+
 /// The recording of a failure never arrived, and the record shows the failure of an earlier attempt: that is not its own.
 async fn earlier_failure<S: Tested>() {
     let (wire, key) = (Wire::<S>::new().await, fresh_key());

@@ -1,5 +1,6 @@
 //! A proxy between a store and PostgreSQL or MariaDB that cuts the connection at a chosen statement, before it is sent or
-//! right after the server has committed it, so that the reply is lost.
+//! right after the server has committed it, so that the reply is lost; or that keeps all replies back, so that the way to
+//! the server is silent.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +8,7 @@ use testkit::Backend;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// Where a connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +34,21 @@ struct Plan {
     marker: Vec<u8>,
     cuts: Vec<Cut>,
     made: u32,
+    hold: Option<Hold>,
+}
+
+/// From which message on all replies are kept back, and who is told.
+struct Hold {
+    marker: Vec<u8>,
+    left: u32,
+    told: oneshot::Sender<()>,
 }
 
 pub(crate) struct Proxy {
     pub(crate) url: String,
     plan: Arc<Mutex<Plan>>,
+    /// Of the connections that are accepted from now on.
+    silent: Arc<Mutex<watch::Sender<bool>>>,
 }
 
 impl Proxy {
@@ -49,19 +60,39 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let protocol = if url.starts_with("mysql:") { Protocol::MariaDb } else { Protocol::Postgres };
         let (plan, server) = (Arc::new(Mutex::new(Plan::default())), server.to_owned());
-        let shared = plan.clone();
+        let silent = Arc::new(Mutex::new(watch::Sender::new(false)));
+        let (shared, gate) = (plan.clone(), silent.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&server).await.unwrap();
-                tokio::spawn(connection(client, server, protocol, shared.clone()));
+                let silent = gate.lock().unwrap().clone();
+                tokio::spawn(connection(client, server, protocol, shared.clone(), silent));
             }
         });
-        Self { url: format!("{user}@127.0.0.1:{port}/{database}"), plan }
+        Self { url: format!("{user}@127.0.0.1:{port}/{database}"), plan, silent }
+    }
+
+    /// Keeps all replies back from that one on to the `nth` message that contains the marker; told when it has come.
+    pub(crate) fn be_silent_at(&self, marker: &str, nth: u32) -> oneshot::Receiver<()> {
+        let (told, is_told) = oneshot::channel();
+        self.plan.lock().unwrap().hold = Some(Hold { marker: marker.as_bytes().to_vec(), left: nth, told });
+        is_told
+    }
+
+    /// Passes everything on again, the replies that were kept back first.
+    pub(crate) fn speak_again(&self) {
+        self.silent.lock().unwrap().send_replace(false);
+    }
+
+    /// Passes everything on again, on connections that are made from now on: those that are there stay as they are.
+    pub(crate) fn speak_to_newcomers(&self) {
+        *self.silent.lock().unwrap() = watch::Sender::new(false);
     }
 
     /// Cuts at the next messages that contain the marker, one after the other.
     pub(crate) fn cut_at(&self, marker: &str, cuts: &[Cut]) {
-        *self.plan.lock().unwrap() = Plan { marker: marker.as_bytes().to_vec(), cuts: cuts.to_vec(), made: 0 };
+        *self.plan.lock().unwrap() =
+            Plan { marker: marker.as_bytes().to_vec(), cuts: cuts.to_vec(), ..Plan::default() };
     }
 
     /// How often it has cut since it was told to.
@@ -71,13 +102,19 @@ impl Proxy {
 }
 
 /// The connection ends for both as soon as either direction does.
-async fn connection(client: TcpStream, server: TcpStream, protocol: Protocol, plan: Arc<Mutex<Plan>>) {
+async fn connection(
+    client: TcpStream,
+    server: TcpStream,
+    protocol: Protocol,
+    plan: Arc<Mutex<Plan>>,
+    silent: watch::Sender<bool>,
+) {
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let (swallow, swallowing) = watch::channel(false);
     tokio::select! {
-        () = requests(from_client, to_server, protocol, &plan, &swallow) => {}
-        () = replies(from_server, to_client, protocol, swallowing) => {}
+        () = requests(from_client, to_server, protocol, &plan, &swallow, &silent) => {}
+        () = replies(from_server, to_client, protocol, swallowing, silent.subscribe()) => {}
     }
 }
 
@@ -87,6 +124,7 @@ async fn requests(
     protocol: Protocol,
     plan: &Mutex<Plan>,
     swallow: &watch::Sender<bool>,
+    silent: &watch::Sender<bool>,
 ) {
     let mut course = Course::new(protocol);
     let mut buffer = vec![0; 65_536];
@@ -97,9 +135,16 @@ async fn requests(
             Then::Cut => return,
             Then::SwallowTheReply => drop(swallow.send(true)),
         }
+        // Before the server can answer.
+        let held = plan.lock().unwrap().held(&buffer[..count]);
+        if held.is_some() {
+            silent.send_replace(true);
+        }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
+        // Whoever asked may not want to know any more.
+        held.map(|told| told.send(()));
     }
 }
 
@@ -160,6 +205,7 @@ async fn replies(
     mut to: OwnedWriteHalf,
     protocol: Protocol,
     swallowing: watch::Receiver<bool>,
+    mut silent: watch::Receiver<bool>,
 ) {
     // "Ready for query, outside of a transaction": whatever came before is committed.
     const COMMITTED: &[u8] = b"Z\0\0\0\x05I";
@@ -167,7 +213,7 @@ async fn replies(
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
         if !*swallowing.borrow() {
-            if to.write_all(&buffer[..count]).await.is_err() {
+            if silent.wait_for(|silent| !silent).await.is_err() || to.write_all(&buffer[..count]).await.is_err() {
                 return;
             }
         } else if protocol == Protocol::MariaDb || buffer[..count].ends_with(COMMITTED) {
@@ -177,6 +223,12 @@ async fn replies(
 }
 
 impl Plan {
+    fn held(&mut self, message: &[u8]) -> Option<oneshot::Sender<()>> {
+        let hold = self.hold.as_mut()?;
+        hold.left -= u32::from(message.windows(hold.marker.len()).any(|part| part == hold.marker));
+        if hold.left > 0 { None } else { self.hold.take().map(|hold| hold.told) }
+    }
+
     fn next(&mut self, message: &[u8]) -> Option<Cut> {
         let meant = !self.cuts.is_empty() && message.windows(self.marker.len()).any(|part| part == self.marker);
         meant.then(|| {

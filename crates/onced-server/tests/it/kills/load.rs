@@ -16,9 +16,9 @@ use testkit::{Backend, Database, Sql, SqlText};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::random::Random;
 use crate::fixture::{LIMIT, route, sql};
 use crate::same_database_app::{self, Work};
+use testkit::random::Random;
 
 /// How the keys of each route begin.
 const ORDER: &str = "o";

@@ -4,8 +4,8 @@
 use testkit::{Backend, Database};
 
 use super::load::{Apps, Load, verify};
-use super::random::{self, Random};
 use crate::fixture::{Gateway, LIMIT};
+use testkit::random::{self, Random};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_gateways_on_one_postgres_behave_as_one() {

@@ -11,7 +11,7 @@ use testkit::http_client::{Answer, Request, race_same, send, send_and_hang_up};
 use tokio::task::JoinSet;
 
 use crate::fixture::LIMIT;
-use crate::kills::random::Random;
+use testkit::random::Random;
 
 /// How many of its keys a client remembers for replays and mismatches.
 const REMEMBERED: usize = 32;

@@ -223,7 +223,13 @@ impl Transactional for MySqlStore {
     type InTx<'t> = MySqlKeys<'t>;
 
     async fn transaction(&self) -> Result<Self::Tx, StoreError> {
-        super::open_transaction(&self.pool, self.opening).await.map_err(error::on_connecting)
+        let opening = super::open_transaction(&self.pool, self.opening);
+        let limit = self.pool.options().get_acquire_timeout() + bounded::LIMIT;
+        match tokio::time::timeout(limit, opening).await {
+            Ok(opened) => opened.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(error::on_connecting),
+            // It goes on, and rolls back what it opens.
+            Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, "begin: MariaDB did not answer in time")),
+        }
     }
 
     fn within<'t>(&'t self, tx: &'t mut Self::Tx) -> MySqlKeys<'t> {

@@ -24,6 +24,15 @@ macro_rules! bounded {
 }
 pub(super) use bounded;
 
+/// Bounds what is part of a transaction that somebody else ends: where our clock runs out, nothing of it is committed.
+pub(super) async fn within<T>(
+    limit: Duration,
+    asked: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let late = |_| late().with_kind(StoreErrorKind::Unavailable);
+    tokio::time::timeout(limit, asked).await.map_err(late)?
+}
+
 /// What is said where our own clock has run out: whether anything was committed is not known.
 pub(super) fn late() -> StoreError {
     StoreError::new(StoreErrorKind::Lost, "PostgreSQL did not answer in time")

@@ -7,12 +7,12 @@ use onced_core::time::micros;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
-use super::bounded::bounded;
+use super::bounded::{LIMIT, bounded};
 use super::lent::Session;
 use super::sql::Statements;
 use super::{PgStore, error, row};
 use crate::store::keys::{Basis, Claim, Claimed, InTransaction, Keys, Moved, OwnerMove, ParentMove, Seen};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{StoreError, StoreErrorKind, in_time};
 
 type PgQuery<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 
@@ -26,10 +26,24 @@ pub struct PgKeys<'t> {
 /// Where the statements run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Each in a transaction of its own.
+    /// Each in a transaction of its own, which whoever lends the connection bounds.
     Alone,
     /// In a transaction that a caller ends.
     Within,
+}
+
+impl Place {
+    /// The answer to a statement. In a caller's transaction it is bounded here, by our own clock.
+    async fn answer<T>(
+        self,
+        doing: &'static str,
+        asked: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, StoreError> {
+        match self {
+            Self::Alone => asked.await.map_err(|source| error::of(source, doing)),
+            Self::Within => in_time(LIMIT, doing, error::of, asked).await,
+        }
+    }
 }
 
 impl Keys for PgKeys<'_> {
@@ -43,7 +57,7 @@ impl Keys for PgKeys<'_> {
         match self.place {
             Place::Alone => self.claimed(query.bind(None::<i64>), "claim").await,
             // The bounds of the transaction hold from the next statement on. This one can wait only for a change of
-            // the ledger's schema, and is bounded by our own clock.
+            // the ledger's schema, and is bounded by the lease as well.
             Place::Within => {
                 let claimed = self.claimed(query.bind(micros(claim.lease)), "claim");
                 tokio::time::timeout(claim.lease, claimed).await.unwrap_or_else(|_| {
@@ -55,7 +69,7 @@ impl Keys for PgKeys<'_> {
 
     async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
         let query = sqlx::query(self.sql.find.clone()).bind(scope.as_str()).bind(key.as_str());
-        let found = query.fetch_optional(&mut self.session).await.map_err(|source| error::of(source, "read a key"))?;
+        let found = self.place.answer("read a key", query.fetch_optional(&mut self.session)).await?;
         found.as_ref().map(row::seen).transpose()
     }
 
@@ -95,7 +109,7 @@ impl Keys for PgKeys<'_> {
             .bind(attempt(basis.attempt))
             .bind(basis.token.as_ref().map(LeaseToken::as_str))
             .bind(why);
-        let done = query.execute(&mut self.session).await.map_err(|source| error::of(source, "give a key up"))?;
+        let done = self.place.answer("give a key up", query.execute(&mut self.session)).await?;
         Ok(done.rows_affected() == 1)
     }
 
@@ -123,7 +137,7 @@ impl Keys for PgKeys<'_> {
             OwnerMove::External { lease } | OwnerMove::Renew { lease } => query.bind(micros(*lease)),
             OwnerMove::Release => query,
         };
-        let moved = query.fetch_optional(&mut self.session).await.map_err(|source| error::of(source, doing))?;
+        let moved = self.place.answer(doing, query.fetch_optional(&mut self.session)).await?;
         moved.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
     }
 }
@@ -144,14 +158,14 @@ impl InTransaction for PgKeys<'_> {
         if let Some(lease) = lease {
             query = query.bind(lease);
         }
-        let moved = query.fetch_optional(&mut self.session).await.map_err(|source| error::of(source, doing))?;
+        let moved = self.place.answer(doing, query.fetch_optional(&mut self.session)).await?;
         moved.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
     }
 }
 
 impl PgKeys<'_> {
     async fn claimed(&mut self, query: PgQuery<'_>, doing: &'static str) -> Result<Claimed, StoreError> {
-        let row = query.fetch_one(&mut self.session).await.map_err(|source| error::of(source, doing))?;
+        let row = self.place.answer(doing, query.fetch_one(&mut self.session)).await?;
         row::claimed(&row)
     }
 }

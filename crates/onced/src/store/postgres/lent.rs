@@ -6,8 +6,9 @@
 //! Nobody else in this backend sees a connection of the pool, so no statement can forget it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
@@ -32,11 +33,39 @@ pub(super) struct Connections {
     pooler: Pooler,
     /// How many connections of our own have been opened.
     opened: Arc<AtomicU64>,
+    /// Of the pool that closes what is doubted; `None` where it is an application's.
+    doubt: Option<Doubt>,
+}
+
+/// That a connection which comes back may be inside a transaction that the driver does not know of: for a while after a
+/// beginning was cancelled none is lent again. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct Doubt(Arc<Mutex<Option<Instant>>>);
+
+impl Doubt {
+    /// Far above what a connection takes to come back once it is dropped.
+    const LASTS: Duration = Duration::from_secs(5);
+
+    fn raise(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + Self::LASTS);
+    }
+
+    fn is_raised(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether a connection that comes back can be lent again; otherwise it is closed. Where an answer is still to come,
+    /// above all that to the rollback of a transaction that was dropped, it is not waited for without bound: the pool itself
+    /// would.
+    pub(super) async fn clears(&self, conn: &mut PgConnection) -> bool {
+        // Does nothing where nothing is to come.
+        !self.is_raised() && matches!(timeout(PING_LIMIT, conn.flush()).await, Ok(Ok(())))
+    }
 }
 
 impl Connections {
-    pub(super) fn new(pool: PgPool, pooler: Pooler, opened: Arc<AtomicU64>) -> Self {
-        Self { pool, pooler, opened }
+    pub(super) fn new(pool: PgPool, pooler: Pooler, opened: Arc<AtomicU64>, doubt: Option<Doubt>) -> Self {
+        Self { pool, pooler, opened, doubt }
     }
 
     pub(super) fn behind(self, pooler: Pooler) -> Self {
@@ -75,9 +104,30 @@ impl Connections {
         Ok(lent)
     }
 
+    /// For whoever opens and ends transactions by statements of its own: closed afterwards, unless
+    /// [said to be as it was](Lent::is_as_it_was).
+    pub(super) async fn lend_bare(&self) -> Result<Lent, StoreError> {
+        let mut lent = self.connection().await?;
+        lent.is_open = true;
+        Ok(lent)
+    }
+
     /// A transaction for an application, which ends it.
     pub(super) async fn transaction(&self) -> Result<sqlx::Transaction<'static, Postgres>, StoreError> {
-        crate::store::open_transaction(&self.pool, self.opening()).await.map_err(error::on_connecting)
+        let mut opening = crate::store::open_transaction(&self.pool, self.opening());
+        let limit = self.pool.options().get_acquire_timeout() + LIMIT;
+        match timeout(limit, &mut opening).await {
+            Ok(opened) => opened.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(error::on_connecting),
+            Err(_) => {
+                // In an application's pool it goes on until the system gives the connection up: nobody there would
+                // know that a transaction may be open on it.
+                if let Some(doubt) = &self.doubt {
+                    doubt.raise();
+                    opening.abort();
+                }
+                Err(late().with_kind(StoreErrorKind::Unavailable))
+            }
+        }
     }
 
     /// A session in an application's transaction.
@@ -98,7 +148,7 @@ impl Connections {
     }
 }
 
-/// A connection of the pool until it is given back by [`Lent::back`] or [`Lent::commit`]. Where its transaction has not
+/// A connection of the pool until it is given back by [`Lent::back`] or [`Lent::commit`], or is said to be as it was. Where its transaction has not
 /// ended in order, above all where whoever waited for it was cancelled, it is closed instead: the next borrower must not
 /// come into an open transaction.
 pub(super) struct Lent {
@@ -112,6 +162,16 @@ pub(super) struct Lent {
 impl Lent {
     pub(super) fn session(&mut self) -> Session<'_> {
         Session { conn: &mut self.conn, pooler: self.pooler }
+    }
+
+    /// The connection itself, for what has to be asked outside of any session.
+    pub(super) fn bare(&mut self) -> &mut PgConnection {
+        &mut self.conn
+    }
+
+    /// Every transaction on it has ended in order, and every answer has come.
+    pub(super) fn is_as_it_was(&mut self) {
+        self.is_open = false;
     }
 
     /// When its time is over.

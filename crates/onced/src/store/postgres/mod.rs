@@ -25,7 +25,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Postgres, Row};
 use self::bounded::bounded;
 pub use self::keys::PgKeys;
 use self::keys::Place;
-use self::lent::{Connections, Session};
+use self::lent::{Connections, Doubt, Session};
 use self::sql::Statements;
 use super::health::SchemaVersion;
 use super::keys::Transactional;
@@ -39,6 +39,9 @@ const STEPS: &[Step] = &[
 /// The driver asks a connection whether it is alive when it comes back. So soon afterwards it is not asked again, which
 /// would be one round trip more for each statement.
 const TRUSTED: Duration = Duration::from_millis(100);
+
+/// How long the steps of the schema may take together.
+const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a session is given that lost it on its way.
 const SET_BOUNDS: &str = "SET lock_timeout = '5s'; SET statement_timeout = '10s'; \
@@ -80,7 +83,8 @@ impl PgStore {
         let connect = connect_options(url, options.pooler)?;
         let bounds = look_before(&connect, options).await?;
         let opened = Arc::new(AtomicU64::new(0));
-        let count = opened.clone();
+        let (count, doubt) = (opened.clone(), Doubt::default());
+        let doubted = doubt.clone();
         let pool = PgPoolOptions::new()
             .after_connect(move |conn, _| {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -97,8 +101,12 @@ impl PgStore {
             .before_acquire(|conn, about| {
                 Box::pin(async move { Ok(about.idle_for < TRUSTED || conn.ping().await.is_ok()) })
             })
+            .after_release(move |conn, _| {
+                let doubt = doubted.clone();
+                Box::pin(async move { Ok(doubt.clears(conn).await) })
+            })
             .connect_lazy_with(connect);
-        let store = Self::over(Connections::new(pool, options.pooler, opened), &options.schema);
+        let store = Self::over(Connections::new(pool, options.pooler, opened, Some(doubt)), &options.schema);
         if options.durability != Durability::NotAsked {
             store.check_durability(options.durability).await?;
         }
@@ -114,7 +122,7 @@ impl PgStore {
     /// Where the schema's name would need quotes.
     pub fn from_pool(pool: PgPool, schema: &str) -> Result<Self, StoreError> {
         check_schema_name(schema)?;
-        Ok(Self::over(Connections::new(pool, Pooler::None, Arc::default()), schema))
+        Ok(Self::over(Connections::new(pool, Pooler::None, Arc::default(), None), schema))
     }
 
     /// The same ledger, behind what is said to stand before the server. It holds for the store's own statements, in the
@@ -128,15 +136,16 @@ impl PgStore {
     ///
     /// # Errors
     /// In words that say what to do, where it is not what this store was told.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the two connections are closed.
     pub async fn check_pooler(&self) -> Result<(), StoreError> {
-        let pool = self.connections.pool();
-        let mut first = pool.acquire().await.map_err(error::on_connecting)?;
-        let mut second = pool.acquire().await.map_err(error::on_connecting)?;
-        let checked = pooler::check(self.connections.pooler(), &mut first, &mut second, bounded::LIMIT).await;
-        if checked.is_err() {
-            // It may still be inside a transaction.
-            first.close_on_drop();
-            second.close_on_drop();
+        let mut first = self.connections.lend_bare().await?;
+        let mut second = self.connections.lend_bare().await?;
+        let checked = pooler::check(self.connections.pooler(), first.bare(), second.bare(), bounded::LIMIT).await;
+        if checked.is_ok() {
+            first.is_as_it_was();
+            second.is_as_it_was();
         }
         checked
     }
@@ -162,20 +171,26 @@ impl PgStore {
     async fn migrate_in(&self, session: &mut Session<'_>) -> Result<(), StoreError> {
         let err = |source| error::of(source, "migrate");
         let schema = &self.schema;
-        sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('onced migrate ' || $1, 0))")
-            .bind(schema.as_ref())
-            .execute(&mut *session)
-            .await
-            .map_err(err)?;
-        if self.schema_is_current(session).await? {
+        let looking = async {
+            sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('onced migrate ' || $1, 0))")
+                .bind(schema.as_ref())
+                .execute(&mut *session)
+                .await
+                .map_err(err)?;
+            self.schema_is_current(session).await
+        };
+        if bounded::within(bounded::LIMIT, looking).await? {
             return Ok(());
         }
-        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}");
-        sqlx::query(sqlx::AssertSqlSafe(create)).execute(&mut *session).await.map_err(err)?;
-        migrate::migrator(STEPS, format!("{schema}.migrations"), |text| sql::in_schema(text, schema))
-            .run_direct(None, session, false)
-            .await
-            .map_err(|source| migrate::failed(source, err))
+        let migrating = async {
+            let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}");
+            sqlx::query(sqlx::AssertSqlSafe(create)).execute(&mut *session).await.map_err(err)?;
+            migrate::migrator(STEPS, format!("{schema}.migrations"), |text| sql::in_schema(text, schema))
+                .run_direct(None, session, false)
+                .await
+                .map_err(|source| migrate::failed(source, err))
+        };
+        bounded::within(MIGRATION_LIMIT, migrating).await
     }
 
     /// Lets a role call the functions for applications, and nothing else. May be run again.
@@ -191,8 +206,9 @@ impl PgStore {
         let quoted = format!("\"{}\"", role.replace('"', "\"\""));
         let sql = sql::in_schema(include_str!("sql/grant.sql"), &self.schema).replace(":role", &quoted);
         let mut tx = self.transaction().await?;
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(err)?;
-        tx.commit().await.map_err(err)
+        let grant = sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *tx);
+        bounded::within(bounded::LIMIT, async { grant.await.map_err(err) }).await?;
+        self.commit(tx).await
     }
 
     /// The text of all migrations, as `migrate` would run them on an empty database.
@@ -221,7 +237,7 @@ impl PgStore {
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         self.check_schema().await?;
         let mut lent = self.connections.lend_transaction().await?;
-        let written = self.try_to_write(&mut lent.session()).await;
+        let written = bounded::within(bounded::LIMIT, self.try_to_write(&mut lent.session())).await;
         lent.rollback().await;
         written
     }

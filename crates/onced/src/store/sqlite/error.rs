@@ -5,6 +5,7 @@ use sqlx::error::DatabaseError;
 use crate::store::error::translate;
 use crate::store::{StoreError, StoreErrorKind};
 
+const ERROR: i32 = 1;
 const BUSY: i32 = 5;
 const LOCKED: i32 = 6;
 const READ_ONLY: i32 = 8;
@@ -34,6 +35,12 @@ pub(super) fn is_write_lock_missed(error: &sqlx::Error) -> bool {
     const BUSY_SNAPSHOT: i32 = BUSY | (2 << 8);
     let code = error.as_database_error().and_then(|answer| answer.code()).and_then(|code| code.parse::<i32>().ok());
     code.is_some_and(|code| code != BUSY_SNAPSHOT && code & 0xff == BUSY)
+}
+
+/// Whether a transaction was refused to begin because there is one.
+pub(super) fn is_within_a_transaction(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|answer| answer.code());
+    primary_code(code.as_deref()) == Some(ERROR)
 }
 
 /// Whether the file could only be opened for reading. SQLite does so of its own accord where it may not write, and a

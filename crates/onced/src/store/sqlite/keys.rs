@@ -45,6 +45,7 @@ const RENEW: &str = include_str!("sql/renew.sql");
 const RELEASE: &str = include_str!("sql/release.sql");
 const STEP_BEGUN: &str = include_str!("sql/step_begun.sql");
 const STEP_ENDED: &str = include_str!("sql/step_ended.sql");
+const STANDS_ALONE: &str = include_str!("sql/stands_alone.sql");
 const LOG_DELIVERY: &str = include_str!("sql/log_delivery.sql");
 
 /// The records as one connection sees them.
@@ -130,6 +131,7 @@ impl Keys for SqliteKeys<'_> {
         from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
+        self.transaction_is_there().await?;
         let (within, unit, doing) = match owner_move {
             OwnerMove::Complete(_) => (COMPLETE, COMPLETE_UNIT, "complete"),
             OwnerMove::Fail { .. } => (FAIL, FAIL_UNIT, "fail"),
@@ -164,6 +166,7 @@ impl InTransaction for SqliteKeys<'_> {
         token: &LeaseToken,
         parent_move: ParentMove,
     ) -> Result<Option<Moved>, StoreError> {
+        self.transaction_is_there().await?;
         let (sql, doing, lease) = match parent_move {
             ParentMove::StepBegun { lease } => (STEP_BEGUN, "begin a step", Some(micros(lease))),
             ParentMove::StepEnded => (STEP_ENDED, "end a step", None),
@@ -178,6 +181,22 @@ impl InTransaction for SqliteKeys<'_> {
 }
 
 impl SqliteKeys<'_> {
+    /// Refuses to move a record by itself, where the rows that belong to the move have gone with their transaction.
+    async fn transaction_is_there(&mut self) -> Result<(), StoreError> {
+        if self.place == Place::Unit {
+            // A unit finds no savepoint then.
+            return Ok(());
+        }
+        match sqlx::raw_sql(STANDS_ALONE).execute(&mut *self.conn).await {
+            Ok(_) => Err(StoreError::refused(
+                "SQLite has rolled the transaction back by itself, and what was written after that stands alone: write \
+                 nothing more after an error that may have done so (a full disk, ON CONFLICT ROLLBACK, RAISE(ROLLBACK))",
+            )),
+            Err(source) if error::is_within_a_transaction(&source) => Ok(()),
+            Err(source) => Err(error::of(source, "look for the transaction")),
+        }
+    }
+
     async fn replace(&mut self, claim: &Claim, token: Option<&str>) -> Result<Claimed, StoreError> {
         let query = bind_claim(sqlx::query(REPLACE), claim).bind(token);
         let claimed = self.claimed(query, "replace an expired key").await?;

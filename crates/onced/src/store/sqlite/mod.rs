@@ -84,12 +84,13 @@ impl SqliteStore {
             let file = file.clone();
             let pool = SqlitePoolOptions::new().acquire_timeout(options.acquire_timeout);
             // A connection is a thread of this process: it was alive when it came back, and still is.
-            pool.test_before_acquire(false).after_connect(move |conn, _| {
+            let pool = pool.test_before_acquire(false).after_connect(move |conn, _| {
                 let file = file.clone();
                 Box::pin(async move {
                     file.check_opened(conn).await.map_err(|error| sqlx::Error::Configuration(error.into()))
                 })
-            })
+            });
+            pool.after_release(|conn, _| Box::pin(is_outside(conn)))
         };
         let readers = pool().max_connections(options.max_connections).connect_lazy_with(connect.clone());
         let shared = pool().max_connections(options.max_connections).connect_lazy_with(connect.clone());
@@ -174,7 +175,7 @@ impl Transactional for SqliteStore {
         // So that no connection is opened to another file, and the caller learns why.
         self.file.check()?;
         let tx = super::open_transaction(&self.shared, "BEGIN IMMEDIATE").await;
-        let tx = tx.map_err(|source| error::of(source, "begin"))?;
+        let tx = tx.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(|source| error::of(source, "begin"))?;
         // The write lock may have been long in coming.
         self.file.check()?;
         Ok(tx)
@@ -199,6 +200,17 @@ async fn open_first(connect: &SqliteConnectOptions, patience: Duration) -> Resul
             opened => return opened.map_err(cannot_open),
         }
     }
+}
+
+/// Whether a connection that comes back can be lent again. Where SQLite has rolled back by itself, the driver still believes
+/// that it is inside the transaction, and would refuse to begin another.
+async fn is_outside(conn: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+    if !conn.is_in_transaction() {
+        return Ok(true);
+    }
+    // A transaction that was dropped is rolled back before this is answered.
+    conn.ping().await?;
+    Ok(!conn.is_in_transaction())
 }
 
 fn cannot_open(source: sqlx::Error) -> StoreError {

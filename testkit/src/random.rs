@@ -3,7 +3,11 @@
 use std::hash::{BuildHasher, RandomState};
 
 /// The seed of a test: `ONCED_TEST_SEED`, or one of its own, which is printed.
-pub(crate) fn seed(name: &str) -> u64 {
+///
+/// # Panics
+/// Where `ONCED_TEST_SEED` is not a number.
+#[must_use]
+pub fn seed(name: &str) -> u64 {
     let given = std::env::var("ONCED_TEST_SEED").ok();
     let seed = given.map_or_else(
         || RandomState::new().hash_one(name),
@@ -15,21 +19,26 @@ pub(crate) fn seed(name: &str) -> u64 {
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The sequence of that seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Another sequence of the same seed.
-    pub(crate) fn fork(&self, number: u64) -> Self {
+    #[must_use]
+    pub fn fork(&self, number: u64) -> Self {
         let mut fork = Self(self.0 ^ number.wrapping_mul(0xA24B_AED4_963E_E407));
         fork.next();
         fork
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -37,11 +46,15 @@ impl Random {
     }
 
     /// A number from 0 to `bound` - 1; 0 where that is 0.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.next().checked_rem(bound).unwrap_or(0)
     }
 
-    pub(crate) fn index(&mut self, len: usize) -> usize {
+    /// An index into that many.
+    ///
+    /// # Panics
+    /// Never: it is below `len`.
+    pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).expect("an index is small")
     }
 }
