@@ -1,17 +1,19 @@
 //! A server that does not answer, and does not hang up either: whatever is asked of it within a transaction is bounded by our
-//! own clock, and the connection is closed. PostgreSQL alone: there is no wire between us and SQLite.
+//! own clock, and the connection is closed. Not on SQLite: there is no wire between us and
+//! it.
 
 use std::time::{Duration, Instant};
 
 use onced::guard::{EndError, Guard, GuardError};
 use onced::store::deliveries::LogDeliveries;
-use onced::store::keys::{Keys as _, Transactional as _};
+use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::{StoreError, StoreErrorKind, StoreOptions};
 use onced_core::key::Key;
 use onced_core::record::StoredResponse;
+use testkit::Backend;
 
-use crate::bench::{Bench, LIMIT, Tested as _, delivery, executes, fresh_key, options};
+use crate::bench::{Bench, LIMIT, Tested, delivery, executes, fresh_key, options};
 use crate::proxy::Proxy;
 
 const NOT: Duration = Duration::ZERO;
@@ -21,7 +23,7 @@ const NOT: Duration = Duration::ZERO;
 enum Asked {
     Begin,
     Claim,
-    /// The reading of a key that is there.
+    /// The reading within a transaction: on PostgreSQL of a key that is there, on MariaDB before anything is claimed.
     Find,
     Complete,
     CompleteLeased,
@@ -32,9 +34,47 @@ enum Asked {
     CheckReady,
 }
 
+/// What a message says that is not answered; of those that name the key, which one.
+trait Backed: Tested {
+    const BEGIN: &str;
+    const CLAIM: u32;
+    const MIGRATE: &str;
+    const CHECK: &str;
+
+    async fn try_to_write(&self) -> Result<(), StoreError>;
+}
+
+impl Backed for PgStore {
+    const BEGIN: &str = "BEGIN ISOLATION";
+    const CLAIM: u32 = 1;
+    const MIGRATE: &str = "onced migrate";
+    const CHECK: &str = "SET LOCAL lock_timeout = '1s'";
+
+    async fn try_to_write(&self) -> Result<(), StoreError> {
+        self.check_ready().await
+    }
+}
+
+impl Backed for MySqlStore {
+    const BEGIN: &str = "START TRANSACTION";
+    /// After a reading on its own and one within, and the look whether there is a record.
+    const CLAIM: u32 = 4;
+    const MIGRATE: &str = "onced_migrations";
+    const CHECK: &str = "max_statement_time = 1.5";
+
+    async fn try_to_write(&self) -> Result<(), StoreError> {
+        self.check_ready().await
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_server_keeps_nobody_without_bound_and_no_connection_to_it_is_used_again() {
-    let bench = Bench::<PgStore>::new().await;
+    // They mostly wait.
+    tokio::join!(is_bounded_throughout::<PgStore>(), is_bounded_throughout::<MySqlStore>());
+}
+
+async fn is_bounded_throughout<S: Backed>() {
+    let bench = Bench::<S>::new().await;
     let all = [
         Asked::Begin,
         Asked::Claim,
@@ -50,11 +90,11 @@ async fn a_silent_server_keeps_nobody_without_bound_and_no_connection_to_it_is_u
     futures_util::future::join_all(all.map(|asked| is_bounded(&bench, asked))).await;
 }
 
-async fn is_bounded(bench: &Bench<PgStore>, asked: Asked) {
+async fn is_bounded<S: Backed>(bench: &Bench<S>, asked: Asked) {
     let proxy = Proxy::before(bench.database.url()).await;
     // One connection: whoever comes next gets the one that was left behind, or a new one.
     let options = StoreOptions { max_connections: 1, acquire_timeout: Duration::from_secs(4), ..options() };
-    let store = PgStore::open_at(&proxy.url, &options).await.unwrap();
+    let store = S::open_at(&proxy.url, &options).await.unwrap();
     let (guard, key, opened) = (Guard::new(store.clone(), LogDeliveries::Executed), fresh_key(), store.epoch());
     let started = Instant::now();
     let error = tokio::time::timeout(LIMIT, fails(&proxy, &guard, &store, &key, asked)).await;
@@ -68,21 +108,23 @@ async fn is_bounded(bench: &Bench<PgStore>, asked: Asked) {
     assert!(store.epoch() > opened, "{asked:?}: the same connection was lent again");
 }
 
-async fn fails(proxy: &Proxy, guard: &Guard<PgStore>, store: &PgStore, key: &Key, asked: Asked) -> StoreError {
+async fn fails<S: Backed>(proxy: &Proxy, guard: &Guard<S>, store: &S, key: &Key, asked: Asked) -> StoreError {
     let request = delivery(key);
     let silent_at = |marker: &str| drop(proxy.be_silent_at(marker, 1));
     let begin = async || executes(guard.begin_atomic(&request, NOT).await.unwrap());
     match asked {
         Asked::Begin => {
-            silent_at("BEGIN ISOLATION");
+            silent_at(S::BEGIN);
             of_guard(guard.begin_atomic(&request, NOT).await.unwrap_err())
         }
         Asked::Claim => {
-            silent_at(key.as_str());
+            drop(proxy.be_silent_at(key.as_str(), S::CLAIM));
             of_guard(guard.begin_atomic(&request, NOT).await.unwrap_err())
         }
         Asked::Find => {
-            begin().await.commit(StoredResponse::bare(201)).await.unwrap();
+            if S::BACKEND == Backend::Postgres {
+                begin().await.commit(StoredResponse::bare(201)).await.unwrap();
+            }
             // Another guard, which has not met the key.
             let other = Guard::new(store.clone(), LogDeliveries::Off);
             drop(proxy.be_silent_at(key.as_str(), 2));
@@ -118,12 +160,12 @@ async fn fails(proxy: &Proxy, guard: &Guard<PgStore>, store: &PgStore, key: &Key
             of_end(work.fail("no stock", None).await.unwrap_err())
         }
         Asked::Migrate => {
-            silent_at("onced migrate");
-            store.migrate().await.unwrap_err()
+            silent_at(S::MIGRATE);
+            store.bring_up_to_date().await.unwrap_err()
         }
         Asked::CheckReady => {
-            silent_at("SET LOCAL lock_timeout = '1s'");
-            store.check_ready().await.unwrap_err()
+            silent_at(S::CHECK);
+            store.try_to_write().await.unwrap_err()
         }
     }
 }

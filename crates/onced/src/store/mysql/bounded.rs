@@ -1,5 +1,6 @@
 //! Bounds every statement of ours by our own clock: the server's time-outs do not help where the way to it is silent.
 
+use std::future::Future;
 use std::time::Duration;
 
 use sqlx::MySql;
@@ -61,6 +62,15 @@ pub(super) async fn ended<T>(
             Err(error)
         }
     }
+}
+
+/// Bounds what is part of a transaction that somebody else ends: where our clock runs out, nothing of it is committed.
+pub(super) async fn within<T>(
+    limit: Duration,
+    asked: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let late = |_| not_in_time().with_kind(StoreErrorKind::Unavailable);
+    tokio::time::timeout(limit, asked).await.map_err(late)?
 }
 
 fn not_in_time() -> StoreError {

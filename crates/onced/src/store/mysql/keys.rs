@@ -11,7 +11,7 @@ use sqlx::MySqlConnection;
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::query::Query;
 
-use super::bounded::{bounded, unit};
+use super::bounded::{self, LIMIT, bounded, unit};
 use super::{MySqlStore, error, row};
 use crate::store::keys::{Basis, Claim, Claimed, InTransaction, Keys, Moved, OwnerMove, ParentMove, Seen};
 use crate::store::{StoreError, StoreErrorKind};
@@ -55,7 +55,7 @@ impl Keys for MySqlKeys<'_> {
     }
 
     async fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
-        within(claim.lease, async {
+        within_the_lease(claim.lease, async {
             bound_idling(self.conn, claim.lease).await?;
             if is_present(self.conn, claim).await? {
                 return Ok(Claimed::No);
@@ -66,14 +66,14 @@ impl Keys for MySqlKeys<'_> {
     }
 
     async fn find(&mut self, scope: &Scope, key: &Key) -> Result<Option<Seen>, StoreError> {
-        find(self.conn, scope, key).await
+        bounded::within(LIMIT, find(self.conn, scope, key)).await
     }
 
     async fn take(&mut self, claim: &Claim, basis: &Basis) -> Result<Claimed, StoreError> {
         if basis.taking == Taking::Insert {
             return self.claim(claim).await;
         }
-        within(claim.lease, async {
+        within_the_lease(claim.lease, async {
             bound_idling(self.conn, claim.lease).await?;
             take(self.conn, claim, basis).await
         })
@@ -81,7 +81,7 @@ impl Keys for MySqlKeys<'_> {
     }
 
     async fn give_up(&mut self, scope: &Scope, key: &Key, basis: &Basis, why: &str) -> Result<bool, StoreError> {
-        give_up(self.conn, scope, key, basis, why).await
+        bounded::within(LIMIT, give_up(self.conn, scope, key, basis, why)).await
     }
 
     async fn owner_move(
@@ -92,7 +92,7 @@ impl Keys for MySqlKeys<'_> {
         from: Option<Status>,
         owner_move: &OwnerMove,
     ) -> Result<Option<Moved>, StoreError> {
-        make_move(self.conn, scope, key, token, from, owner_move).await
+        bounded::within(LIMIT, make_move(self.conn, scope, key, token, from, owner_move)).await
     }
 }
 
@@ -116,21 +116,24 @@ impl InTransaction for MySqlKeys<'_> {
                 (query.bind(of_scope).bind(of_key).bind(token.as_str()), "end a step")
             }
         };
-        let done = query.execute(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
-        if done.rows_affected() != 1 {
-            return Ok(None);
-        }
-        let row = expiry(self.conn, scope, key, token, doing).await?;
-        row.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
+        bounded::within(LIMIT, async {
+            let done = query.execute(&mut *self.conn).await.map_err(|source| error::of(source, doing))?;
+            if done.rows_affected() != 1 {
+                return Ok(None);
+            }
+            let row = expiry(self.conn, scope, key, token, doing).await?;
+            row.map(|row| Ok(Moved { expires_at: row::time(&row, "expires_at")? })).transpose()
+        })
+        .await
     }
 }
 
-/// Bounds a claim in a caller's transaction, whose session may wait for longer.
-async fn within(
+/// Bounds a claim in a caller's transaction, whose session may wait for longer: by our own clock, and by the lease.
+async fn within_the_lease(
     lease: Duration,
     claiming: impl Future<Output = Result<Claimed, StoreError>>,
 ) -> Result<Claimed, StoreError> {
-    tokio::time::timeout(lease, claiming)
+    tokio::time::timeout(lease, bounded::within(LIMIT, claiming))
         .await
         .unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::Transient, "claim: MariaDB did not answer in time")))
 }

@@ -24,7 +24,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, MySqlConnection, Row as _};
 use uuid::Uuid;
 
-use self::bounded::READY_LIMIT;
+use self::bounded::{READY_LIMIT, bounded};
 pub use self::keys::MySqlKeys;
 use super::health::{MariaDbSettings, SchemaVersion};
 use super::keys::Transactional;
@@ -55,6 +55,8 @@ const OPENING: &str = "SET SESSION autocommit = 0; SET TRANSACTION ISOLATION LEV
 /// What a connection that comes back is asked: single statements commit by themselves again. In this order, because
 /// switching that on commits what is open.
 const TIDY: &str = "ROLLBACK; SET SESSION autocommit = 1";
+/// How long the steps of the schema may take together.
+const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
 /// `SKIP LOCKED` and `JSON_TABLE`.
 const OLDEST: (u32, u32) = (10, 6);
 
@@ -101,7 +103,10 @@ impl MySqlStore {
             .acquire_timeout(options.acquire_timeout)
             .test_before_acquire(false)
             .before_acquire(|conn, about| {
-                Box::pin(async move { Ok(about.idle_for < TRUSTED || conn.ping().await.is_ok()) })
+                Box::pin(async move {
+                    let answers = async { matches!(tokio::time::timeout(READY_LIMIT, conn.ping()).await, Ok(Ok(()))) };
+                    Ok(about.idle_for < TRUSTED || answers.await)
+                })
             })
             // A transaction that was given up may be on a connection whose server is silent.
             .after_release(|conn, _| {
@@ -133,11 +138,15 @@ impl MySqlStore {
     /// # Errors
     /// Where the schema is newer than this version, or a table of that name is not ours.
     pub async fn migrate(&self) -> Result<(), StoreError> {
+        bounded::within(MIGRATION_LIMIT, self.migrate_in_its_time()).await
+    }
+
+    async fn migrate_in_its_time(&self) -> Result<(), StoreError> {
         let err = |source| error::of(source, "migrate");
         let mut conn = self.pool.connect_options().connect().await.map_err(error::on_connecting)?;
         conn.execute(SESSION).await.map_err(err)?;
         // What makes tables commits by itself, so that the lock is held by another connection.
-        if schema_is_current(&mut conn).await? {
+        if bounded::within(bounded::LIMIT, schema_is_current(&mut conn)).await? {
             return close(conn).await;
         }
         conn.execute(CREATE_LOCKS).await.map_err(err)?;
@@ -166,7 +175,7 @@ impl MySqlStore {
     /// # Errors
     /// In words that say to migrate, or that the schema is newer.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
-        if schema_is_current(&mut *self.connection().await?).await? {
+        if bounded!(self, conn => schema_is_current(&mut conn))? {
             return Ok(());
         }
         Err(StoreError::refused("the database has no up-to-date onced schema: run `onced migrate`"))
@@ -180,9 +189,12 @@ impl MySqlStore {
         self.check_schema().await?;
         let err = |source| error::of(source, "check");
         let mut tx = self.transaction().await?;
-        sqlx::query(CHECK).execute(&mut *tx).await.map_err(err)?;
-        sqlx::query(CHECK_LOG).bind(Uuid::new_v4()).execute(&mut *tx).await.map_err(err)?;
-        tx.rollback().await.map_err(err)
+        let trying = async {
+            sqlx::query(CHECK).execute(&mut *tx).await.map_err(err)?;
+            sqlx::query(CHECK_LOG).bind(Uuid::new_v4()).execute(&mut *tx).await.map_err(err)
+        };
+        bounded::within(bounded::LIMIT, trying).await?;
+        self.rollback(tx).await
     }
 
     async fn check_durability(&self, wanted: Durability) -> Result<(), StoreError> {
@@ -223,12 +235,18 @@ impl Transactional for MySqlStore {
     type InTx<'t> = MySqlKeys<'t>;
 
     async fn transaction(&self) -> Result<Self::Tx, StoreError> {
-        let opening = super::open_transaction(&self.pool, self.opening);
+        let mut opening = super::open_transaction(&self.pool, self.opening);
         let limit = self.pool.options().get_acquire_timeout() + bounded::LIMIT;
-        match tokio::time::timeout(limit, opening).await {
+        match tokio::time::timeout(limit, &mut opening).await {
             Ok(opened) => opened.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(error::on_connecting),
-            // It goes on, and rolls back what it opens.
-            Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, "begin: MariaDB did not answer in time")),
+            Err(_) => {
+                // A connection of our own is tidied when it comes back, or closed. In an application's pool it goes on, and
+                // rolls back what it opens.
+                if self.opening == OPENING {
+                    opening.abort();
+                }
+                Err(StoreError::new(StoreErrorKind::Unavailable, "begin: MariaDB did not answer in time"))
+            }
         }
     }
 
