@@ -3,7 +3,10 @@
 
 mod atomic;
 mod files;
+mod gateway;
+mod leased;
 mod queue;
+mod sick_ledger;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,6 +17,7 @@ use testkit::process::{Process, free_port};
 use testkit::{Backend, Database};
 use tokio::process::Command;
 
+use crate::case_store::wire::Wire;
 use crate::fixture::LIMIT;
 
 const ONCED: &str = env!("CARGO_BIN_EXE_onced");
@@ -126,6 +130,16 @@ async fn database() -> Database {
         )
         .await;
     database
+}
+
+/// That database behind a wire that the test can cut, and its URL there.
+async fn wired(database: &Database) -> (Wire, String) {
+    let (server, name) = database.url().rsplit_once('/').expect("the URL names a database");
+    let (user, server) = server.rsplit_once('@').expect("the URL names a user");
+    let wire = Wire::start_to_postgres(server).await;
+    // Encryption would hide what the wire has to see.
+    let url = format!("{user}@{}/{name}?sslmode=disable", wire.address);
+    (wire, url)
 }
 
 /// What a run does besides: statements of the trigger, in which `run` is its number.
