@@ -7,6 +7,7 @@ mod keys;
 mod ledger;
 mod migrate;
 mod observe;
+mod print;
 mod serve;
 mod sweep;
 
@@ -49,6 +50,8 @@ enum Command {
     Observe(observe::Observe),
     /// Bring the ledger's schema up to date, or print it
     Migrate(migrate::Migrate),
+    /// Print the file by which an application in Python or Node uses the ledger in its own transactions
+    Print(print::Print),
     /// Check a configuration file
     Config(check::Config),
 }
@@ -64,6 +67,7 @@ impl Cli {
             Command::Sweep(sweep) => sweep.run().await,
             Command::Observe(observe) => observe.run().await,
             Command::Migrate(migrate) => migrate.run().await,
+            Command::Print(print) => print.run(),
             Command::Config(config) => config.run(),
         }
     }
