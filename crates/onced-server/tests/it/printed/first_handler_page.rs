@@ -75,14 +75,12 @@ async fn the_node_of_the_page_runs() {
 async fn the_outside_call_of_the_page_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = prepared(folder.path(), blocks("sh")[0]).await;
-    let program = format!(
-        "import os, psycopg, onced\n\
+    let program = "import os, psycopg, onced\n\
          class pool: connection = lambda: psycopg.connect(os.environ['DATABASE_URL'])\n\
          calls, amount, key, request_hash = [], 100, 'k', onced.raw_hash('', '', '', '', b'')\n\
          def charge(amount, idempotency_key): calls.append(idempotency_key); return onced.Answer(200, b'ch_1')\n\
          for _ in range(2):\n    exec(compile(open('page.py').read(), 'page.py', 'exec'))\n    \
-         print(answer.status, answer.body.decode(), len(calls), calls[0][:7])\n"
-    );
+         print(answer.status, answer.body.decode(), len(calls), calls[0][:7])\n";
     std::fs::write(folder.path().join("page.py"), blocks("python")[1]).expect("the file can be written");
     std::fs::write(folder.path().join("program.py"), program).expect("the file can be written");
     let mut command = Command::new(python());
