@@ -28,6 +28,7 @@ Examples:
   onced demo                                        see it work: gateway, app and load, nothing to prepare
   onced serve --upstream http://127.0.0.1:3000      put it in front of a service
   onced serve --config onced.toml                   the same with routes
+  onced print python > onced.py                     protect a handler in its own transaction (PostgreSQL)
   onced keys list                                   what is in the ledger
   onced doctor                                      whether the ledger is sound";
 

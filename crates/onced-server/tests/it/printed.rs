@@ -3,6 +3,7 @@
 
 mod atomic;
 mod files;
+mod first_handler_page;
 mod gateway;
 mod leased;
 mod queue;

@@ -32,6 +32,18 @@ fn each_is_short_and_needs_the_driver_alone() {
     assert_eq!(imports, ["import { createHash, randomUUID } from 'node:crypto'"]);
 }
 
+#[tokio::test]
+async fn the_help_has_examples_and_no_language_is_an_error() {
+    let ran = |args: &'static [&str]| Command::new(ONCED).args(args).output();
+    let help = ran(&["print", "--help"]).await.expect("it runs");
+    let said = String::from_utf8_lossy(&help.stdout);
+    assert!(help.status.success() && said.contains("Examples:\n  onced print python > onced.py"), "{said}");
+    for args in [["print"].as_slice(), &["print", "cobol"]] {
+        let refused = ran(args).await.expect("it runs");
+        assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(2), b"".as_slice()), "{args:?}");
+    }
+}
+
 #[test]
 fn problems_are_the_gateways_own() {
     let retry_after = Duration::from_secs(1);

@@ -24,15 +24,14 @@ fn came_soon(answer: &Answer) {
     assert!(answer.took < Duration::from_secs(3), "answered after {:?}", answer.took);
 }
 
-/// A provider that answers run 1 of a key by A, run 2 by B, and so on; it holds the first `held` runs.
-async fn provider(held: u64, status_of_a: u16) -> Recorder {
-    let options = RecorderOptions::default().effect_fn(move |call: Call| async move {
+/// A provider that answers run 1 of a key by A, run 2 by B, and so on; where the request says so, run 1 by 503.
+async fn provider() -> Recorder {
+    let options = RecorderOptions::default().effect_fn(|call: Call| async move {
         let by = char::from(b'@' + u8::try_from(call.run).expect("a few runs"));
-        Some(Reply::status(if call.run == 1 { status_of_a } else { 200 }).json(format!(r#"{{"by":"{by}"}}"#)))
+        let refused = call.run == 1 && call.body.windows(6).any(|part| part == b"refuse");
+        Some(Reply::status(if refused { 503 } else { 200 }).json(format!(r#"{{"by":"{by}"}}"#)))
     });
-    let provider = Recorder::start(options).await.expect("the provider can listen");
-    provider.script((1..=held).map(|run| Rule::on_run(run, Reply::hang())));
-    provider
+    Recorder::start(options).await.expect("the provider can listen")
 }
 
 /// Two processes of one example, A and B, with one database and one provider.
@@ -43,103 +42,142 @@ struct Scene {
     b: App,
 }
 
+/// One key in that scene.
+struct Act<'a> {
+    scene: &'a Scene,
+    request: Request,
+    key: &'static str,
+    calls: usize,
+    orders: i64,
+}
+
 impl Scene {
-    async fn new(example: Example, held: u64, status_of_a: u16) -> Self {
-        let (database, provider) = (database().await, provider(held, status_of_a).await);
-        let a = App::start(example, database.url(), &provider.url()).await;
-        let b = App::start(example, database.url(), &provider.url()).await;
-        Self { database, provider, a, b }
+    /// The provider holds the first `held` runs of the key.
+    async fn act(&self, key: &'static str, body: &str, held: u64) -> Act<'_> {
+        self.provider.script((1..=held).map(|run| Rule::on_run(run, Reply::hang())));
+        let (calls, orders) = (self.provider.count(), orders(&self.database).await);
+        Act { scene: self, request: post("/api/charge", key, body), key, calls, orders }
+    }
+}
+
+impl Act<'_> {
+    async fn send(&self, app: &App) -> Answer {
+        send(app.address, &self.request).await
     }
 
     async fn send_until_held(&self, app: &App, run: usize) -> JoinHandle<Answer> {
-        let address = app.address;
-        let sent = tokio::spawn(async move { send(address, &charge("o05")).await });
-        let held = |log: &onced_harness::Log| log.entries().get(run - 1).is_some_and(|entry| entry.held);
-        self.provider.wait_until(held, LIMIT).await.expect("the provider is called");
+        let (address, request) = (app.address, self.request.clone());
+        let sent = tokio::spawn(async move { send(address, &request).await });
+        let held = |log: &onced_harness::Log| log.entries().get(self.calls + run - 1).is_some_and(|entry| entry.held);
+        self.scene.provider.wait_until(held, LIMIT).await.expect("the provider is called");
         sent
     }
 
     async fn freeze(&self, app: &App) {
         app.process.signal(Signal::Stop);
-        let_leases_run_out(self.database.sql(), Backend::Postgres).await;
+        let_leases_run_out(self.scene.database.sql(), Backend::Postgres).await;
     }
 
-    async fn thaw(&self, app: &App, run: u64) {
+    async fn thaw(&self, app: &App, run: usize) {
         app.process.signal(Signal::Continue);
-        self.provider.release_call(run);
-        app.process.wait_for_line(|line| line.contains("lost ownership"), LIMIT).await;
+        self.release(run);
+        let says_so = |line: &str| line.contains("lost ownership") && line.contains(self.key);
+        app.process.wait_for_line(says_so, LIMIT).await;
+    }
+
+    fn release(&self, run: usize) {
+        self.scene.provider.release_call(u64::try_from(self.calls + run).expect("a few calls"));
+    }
+
+    async fn record(&self) -> Vec<String> {
+        record(&self.scene.database, self.key).await
+    }
+
+    async fn new_orders(&self) -> i64 {
+        orders(&self.scene.database).await - self.orders
+    }
+
+    fn ran_by(&self, answer: &Answer, by: &str) {
+        assert_eq!((answer.status, is_replayed(answer)), (200, false), "{}: {answer:?}", self.key);
+        assert_eq!(answer.text(), format!(r#"{{"by":"{by}"}}"#), "{}", self.key);
     }
 }
 
 /// A freezes, B takes over and completes, A wakes up: what it wants to end is no longer its own.
-async fn o_05_late(example: Example, status_of_a: u16) {
-    let scene = Scene::new(example, 1, status_of_a).await;
-    let first = scene.send_until_held(&scene.a, 1).await;
-    scene.freeze(&scene.a).await;
-    let second = send(scene.b.address, &charge("o05")).await;
-    assert_eq!((second.status, second.text().as_str(), is_replayed(&second)), (200, r#"{"by":"B"}"#, false));
-    scene.thaw(&scene.a, 1).await;
+async fn a_is_late(scene: &Scene, key: &'static str, body: &str) {
+    let act = scene.act(key, body, 1).await;
+    let first = act.send_until_held(&scene.a, 1).await;
+    act.freeze(&scene.a).await;
+    let second = act.send(&scene.b).await;
+    act.ran_by(&second, "B");
+    act.thaw(&scene.a, 1).await;
     is_problem(&first.await.expect("no panic"), 409, "in-progress");
-    assert_eq!(record(&scene.database, "o05").await, ["completed", "2", r#"{"by":"B"}"#]);
+    assert_eq!(act.record().await, ["completed", "2", r#"{"by":"B"}"#]);
     for app in [&scene.a, &scene.b] {
-        replays(&send(app.address, &charge("o05")).await, &second);
+        replays(&act.send(app).await, &second);
     }
-    // Both calls were sent under one downstream key.
-    assert_eq!((scene.provider.count(), scene.provider.effects_by_key().len()), (2, 1));
-    assert_eq!(orders(&scene.database).await, 1);
+    assert_eq!((scene.provider.count() - act.calls, act.new_orders().await), (2, 1));
 }
 
 /// B is still at work when A wakes up: a third delivery does not get in.
-async fn o_05_while_b_is_at_work(example: Example) {
-    let scene = Scene::new(example, 2, 200).await;
-    let first = scene.send_until_held(&scene.a, 1).await;
-    scene.freeze(&scene.a).await;
-    let second = scene.send_until_held(&scene.b, 2).await;
-    scene.thaw(&scene.a, 1).await;
+async fn b_is_at_work(scene: &Scene, key: &'static str) {
+    let act = scene.act(key, r#"{"q":1}"#, 2).await;
+    let before = runs(&scene.database).await;
+    let first = act.send_until_held(&scene.a, 1).await;
+    act.freeze(&scene.a).await;
+    let second = act.send_until_held(&scene.b, 2).await;
+    act.thaw(&scene.a, 1).await;
     is_in_progress(&first.await.expect("no panic"), LEASE);
     for app in [&scene.a, &scene.b] {
-        is_in_progress(&send(app.address, &charge("o05")).await, LEASE);
+        is_in_progress(&act.send(app).await, LEASE);
     }
-    assert_eq!((runs(&scene.database).await, orders(&scene.database).await), (1, 0), "A's order was rolled back");
-    scene.provider.release_call(2);
-    let second = second.await.expect("no panic");
-    assert_eq!((second.status, second.text().as_str(), is_replayed(&second)), (200, r#"{"by":"B"}"#, false));
-    assert_eq!(orders(&scene.database).await, 1);
+    let ran = runs(&scene.database).await - before;
+    assert_eq!((ran, act.new_orders().await), (1, 0), "A's order was rolled back");
+    act.release(2);
+    act.ran_by(&second.await.expect("no panic"), "B");
+    assert_eq!(act.new_orders().await, 1);
 }
 
 /// Claims 1 and 3 are of one process: the end of the first does not pass for that of the third.
-async fn o_05_frozen_twice(example: Example) {
-    let scene = Scene::new(example, 3, 200).await;
-    let first = scene.send_until_held(&scene.a, 1).await;
-    scene.freeze(&scene.a).await;
-    let second = scene.send_until_held(&scene.b, 2).await;
-    scene.freeze(&scene.b).await;
+async fn both_freeze(scene: &Scene, key: &'static str) {
+    let act = scene.act(key, r#"{"q":1}"#, 3).await;
+    let first = act.send_until_held(&scene.a, 1).await;
+    act.freeze(&scene.a).await;
+    let second = act.send_until_held(&scene.b, 2).await;
+    act.freeze(&scene.b).await;
     scene.a.process.signal(Signal::Continue);
-    let third = scene.send_until_held(&scene.a, 3).await;
-    scene.thaw(&scene.a, 1).await;
-    scene.thaw(&scene.b, 2).await;
+    let third = act.send_until_held(&scene.a, 3).await;
+    act.thaw(&scene.a, 1).await;
+    act.thaw(&scene.b, 2).await;
     for late in [first, second] {
         is_in_progress(&late.await.expect("no panic"), LEASE);
     }
-    assert_eq!(record(&scene.database, "o05").await, ["pending_external", "3", "NULL"]);
-    scene.provider.release_call(3);
-    let third = third.await.expect("no panic");
-    assert_eq!((third.status, third.text().as_str()), (200, r#"{"by":"C"}"#));
-    assert_eq!(record(&scene.database, "o05").await, ["completed", "3", r#"{"by":"C"}"#]);
-    assert_eq!(orders(&scene.database).await, 1);
+    assert_eq!(act.record().await, ["pending_external", "3", "NULL"]);
+    act.release(3);
+    act.ran_by(&third.await.expect("no panic"), "C");
+    assert_eq!(act.record().await, ["completed", "3", r#"{"by":"C"}"#]);
+    assert_eq!(act.new_orders().await, 1);
 }
 
 async fn o_05(example: Example) {
-    o_05_late(example, 200).await;
+    let (database, provider) = (database().await, provider().await);
+    let a = App::start(example, database.url(), &provider.url()).await;
+    let b = App::start(example, database.url(), &provider.url()).await;
+    let scene = Scene { database, provider, a, b };
+    a_is_late(&scene, "o05-1", r#"{"q":1}"#).await;
     // A's call fails instead, after which the key would be free again.
-    o_05_late(example, 503).await;
-    o_05_while_b_is_at_work(example).await;
-    o_05_frozen_twice(example).await;
+    a_is_late(&scene, "o05-2", r#"{"refuse":"the first"}"#).await;
+    b_is_at_work(&scene, "o05-3").await;
+    both_freeze(&scene, "o05-4").await;
+    // All calls of a key were sent under one downstream key.
+    let keys: std::collections::BTreeSet<_> = scene.provider.calls().iter().map(|call| call.key.clone()).collect();
+    assert_eq!((keys.len(), scene.provider.count()), (4, 2 + 2 + 2 + 3));
 }
 
 /// Another request under the key is a mismatch, also while the first one runs.
 async fn o_13(example: Example) {
-    let (database, provider) = (database().await, provider(1, 200).await);
+    let (database, provider) = (database().await, provider().await);
+    provider.script([Rule::on_run(1, Reply::hang())]);
     let app = App::start(example, database.url(), &provider.url()).await;
     let address = app.address;
     let first = tokio::spawn(async move { send(address, &charge("o13")).await });
@@ -241,7 +279,7 @@ async fn killed_in_mid_call(example: Example) {
 
 /// The claim is committed, and its confirmation is lost: the same delivery finds its own claim and goes on.
 async fn o_30_3(example: Example) {
-    let (database, provider) = (database().await, provider(0, 200).await);
+    let (database, provider) = (database().await, provider().await);
     let (wire, url) = wired(&database).await;
     let app = App::start(example, &url, &provider.url()).await;
     wire.lose_the_next_confirmation(After::Mended);
