@@ -5,6 +5,7 @@ mod fuzz;
 mod mariadb;
 mod page;
 mod peers;
+mod planted;
 mod postgres;
 mod server;
 mod setup;
@@ -57,6 +58,14 @@ enum Chore {
         /// One target only: key, json, form, multipart, encoding or config.
         target: Option<String>,
     },
+    /// Plants named faults into a copy of the last commit: each must be caught by the tests that its patch names.
+    Planted {
+        /// Installs and fetches nothing; what is missing is an error.
+        #[arg(long)]
+        no_setup: bool,
+        /// A part of the name of a fault in `planted/`; without it, all.
+        only: Option<String>,
+    },
     /// Measures, side by side.
     Bench {
         #[command(subcommand)]
@@ -93,6 +102,10 @@ fn perform(chore: Chore) -> anyhow::Result<()> {
         Chore::Soak { no_setup, options } => {
             let inputs = prepare(no_setup)?;
             soak::run(&inputs, &options)
+        }
+        Chore::Planted { no_setup, only } => {
+            let inputs = prepare(no_setup)?;
+            planted::plant(&inputs, only.as_deref())
         }
         Chore::Fuzz { seconds, target } => fuzz::fuzz(seconds, target.as_deref()),
         Chore::Bench { what: Bench::Claim(options) } => bench::claim(&options),

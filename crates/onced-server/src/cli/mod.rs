@@ -7,6 +7,7 @@ mod keys;
 mod ledger;
 mod migrate;
 mod observe;
+mod print;
 mod serve;
 mod sweep;
 
@@ -27,6 +28,7 @@ Examples:
   onced demo                                        see it work: gateway, app and load, nothing to prepare
   onced serve --upstream http://127.0.0.1:3000      put it in front of a service
   onced serve --config onced.toml                   the same with routes
+  onced print python > onced.py                     protect a handler in its own transaction (PostgreSQL)
   onced keys list                                   what is in the ledger
   onced doctor                                      whether the ledger is sound";
 
@@ -49,6 +51,8 @@ enum Command {
     Observe(observe::Observe),
     /// Bring the ledger's schema up to date, or print it
     Migrate(migrate::Migrate),
+    /// Print the file by which an application in Python or Node uses the ledger in its own transactions
+    Print(print::Print),
     /// Check a configuration file
     Config(check::Config),
 }
@@ -64,6 +68,7 @@ impl Cli {
             Command::Sweep(sweep) => sweep.run().await,
             Command::Observe(observe) => observe.run().await,
             Command::Migrate(migrate) => migrate.run().await,
+            Command::Print(print) => print.run(),
             Command::Config(config) => config.run(),
         }
     }

@@ -18,6 +18,7 @@ mod hostile;
 mod kills;
 mod load;
 mod observe;
+mod printed;
 mod real_input;
 mod replay_memory;
 mod same_database_app;

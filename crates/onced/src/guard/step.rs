@@ -158,7 +158,7 @@ impl<S: Store + Transactional> Permit<S> {
             match self.move_step_once(step, step_move).await {
                 Ok(Came::Lost) => return self.why_lost().await,
                 Ok(came) => return Ok(came),
-                Err(error) if error.kind() == StoreErrorKind::Lost => match self.read_step(step, step_move).await? {
+                Err(error) if error.kind() == StoreErrorKind::Lost => match self.read_step(step, step_move).await {
                     Some(came) => return Ok(came),
                     None => return Err(self.store_error(error)),
                 },
@@ -205,12 +205,11 @@ impl<S: Store + Transactional> Permit<S> {
         }
     }
 
-    /// Whether a move got through whose reply was lost.
-    async fn read_step(&self, step: &Claim, step_move: &StepMove) -> Result<Option<Came>, EndError> {
-        let seen = self.store.clone().find(&step.scope, &step.key).await.map_err(|error| self.store_error(error))?;
-        let Some(record) = seen.map(|seen| seen.record) else { return Ok(None) };
+    /// What has become of a move whose reply was lost; `None` where nobody knows.
+    async fn read_step(&self, step: &Claim, step_move: &StepMove) -> Option<Came> {
+        let record = self.store.clone().find(&step.scope, &step.key).await.ok()??.record;
         let is_mine = record.lease_token.as_ref() == Some(&step.token);
-        Ok(match (step_move, record.status) {
+        match (step_move, record.status) {
             _ if !is_mine => None,
             (StepMove::Begin, Status::PendingExternal) => {
                 Some(Came::Begun(Begun { attempt: record.attempt, downstream_key: record.downstream_key }))
@@ -218,7 +217,7 @@ impl<S: Store + Transactional> Permit<S> {
             (StepMove::End(OwnerMove::Complete(_)), Status::Completed)
             | (StepMove::End(OwnerMove::Fail { .. }), Status::Failed) => Some(Came::Ended),
             _ => None,
-        })
+        }
     }
 
     async fn why_lost(&self) -> Result<Came, EndError> {

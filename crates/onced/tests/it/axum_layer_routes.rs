@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, Request, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
@@ -105,6 +106,53 @@ on_all! {
     a_routes_own_rules_hold => own_rules;
     a_request_is_what_the_client_sent_decoded_and_under_its_whole_path => what_was_sent;
     an_answer_that_could_not_be_recorded_is_withheld => not_recorded;
+    o_02_two_events_of_one_business_fact_have_one_order_and_one_mail => o_02;
+}
+
+/// The key is in the body, and the order is unique by what both events are about. The mail goes out by its row.
+async fn o_02<S: Tested>() {
+    let bench = Bench::<S>::with(&patient()).await;
+    let place = if S::BACKEND == Backend::Postgres { "public." } else { "" };
+    bench.execute(&format!("CREATE TABLE {place}subscribed (subscription varchar(40) NOT NULL UNIQUE)")).await;
+    bench.execute(&format!("CREATE TABLE {place}mails (subscription varchar(40) NOT NULL)")).await;
+    let of_body = |_: &Parts, body: &Bytes| {
+        let event: serde_json::Value = serde_json::from_slice(body).unwrap();
+        Key::new(event["id"].as_str().unwrap()).map(Some)
+    };
+    let handler = post(async |mut tx: Tx<S>, event: Bytes| -> Result<StatusCode, TxError> {
+        let event: serde_json::Value = serde_json::from_slice(&event).unwrap();
+        let about = &event["data"]["object"];
+        let subscription = about["subscription"].as_str().or(about["id"].as_str()).unwrap();
+        let insert = match S::BACKEND {
+            Backend::MariaDb => format!("INSERT IGNORE INTO subscribed VALUES ('{subscription}')"),
+            Backend::Postgres | Backend::Sqlite => {
+                format!("INSERT INTO subscribed VALUES ('{subscription}') ON CONFLICT DO NOTHING")
+            }
+        };
+        if S::run(&mut tx, &insert).await? == 1 {
+            S::run(&mut tx, &format!("INSERT INTO mails VALUES ('{subscription}')")).await?;
+        }
+        Ok(StatusCode::OK)
+    });
+    let layer = Onced::new(bench.guard.clone()).atomic(scope()).key(of_body);
+    let router = Router::new().route("/hooks", handler.layer(layer));
+    let rounds = if testkit::soaking() { 50 } else { 5 };
+    for round in 0..rounds {
+        let deliver = async |event: &str, object: &str| {
+            let body = format!(r#"{{"id":"{event}_{round}","data":{{"object":{object}}}}}"#);
+            let send = || router.clone().oneshot(Request::post("/hooks").body(Body::from(body.clone())).unwrap());
+            let first = send().await.unwrap();
+            // Where the other's transaction is waited for, it is said to be sent again.
+            if first.status() == StatusCode::CONFLICT { send().await.unwrap() } else { first }
+        };
+        let (completed, created) =
+            (format!(r#"{{"subscription":"sub_{round}"}}"#), format!(r#"{{"id":"sub_{round}"}}"#));
+        let (one, other) = tokio::join!(deliver("evt_a", &completed), deliver("evt_b", &created));
+        assert_eq!((one.status(), other.status()), (StatusCode::OK, StatusCode::OK), "round {round}");
+    }
+    assert_eq!(bench.count("SELECT count(*) FROM subscribed").await, rounds);
+    assert_eq!(bench.count("SELECT count(*) FROM mails").await, rounds);
+    assert_eq!(bench.count("SELECT count(*) FROM {keys} WHERE status = 'completed'").await, rounds * 2);
 }
 
 async fn own_rules<S: Tested>() {

@@ -16,6 +16,8 @@ use tokio::sync::watch;
 const CLAIM: &[u8] = b"INSERT INTO onced.idempotency_keys";
 /// The same on MariaDB, where a `COMMIT` follows it.
 const MARIADB_CLAIM: &[u8] = b"INSERT INTO onced_idempotency_keys";
+/// The function by which an application claims; it commits by itself.
+const BEGIN: &[u8] = b"onced.begin(";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -161,6 +163,7 @@ async fn converse(client: TcpStream, shared: Arc<Shared>) {
 
 async fn questions(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared, claiming: &AtomicBool) {
     let (mut frames, mut claims, mut bytes) = (Frames::new(shared.protocol, From::Client), HashSet::new(), Vec::new());
+    let mut begun = false;
     while matches!(from.read_buf(&mut bytes).await, Ok(count) if count > 0) {
         frames.push(&bytes, |kind, frame| {
             let mut parts = frame.split(|byte| *byte == 0);
@@ -179,7 +182,15 @@ async fn questions(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Sha
                 }
                 return;
             }
+            begun |= kind == b'P' && second.windows(BEGIN.len()).any(|part| part == BEGIN);
             match kind {
+                // Query: a text without parameters.
+                b'Q' if begun
+                    && first.eq_ignore_ascii_case(b"commit")
+                    && shared.trap.lock().is_ok_and(|trap| trap.is_some()) =>
+                {
+                    claiming.store(true, Ordering::SeqCst);
+                }
                 // Parse: the statement's name, its text.
                 b'P' if second.windows(CLAIM.len()).any(|part| part == CLAIM) => drop(claims.insert(first.to_vec())),
                 b'P' => drop(claims.remove(first)),

@@ -1,0 +1,54 @@
+"""A queue in a table, each task keyed by its id: a task that is taken twice takes effect once.
+
+`FOR UPDATE SKIP LOCKED` spreads the work over workers, and a task whose worker has died comes back after a minute. That does not
+say whether it has been done: the ledger does. Run as many workers as you like.
+
+    onced print python > onced.py
+    onced migrate --store $DATABASE_URL        # and examples/schema.sql
+    DATABASE_URL=… PROVIDER=http://… python worker.py
+"""
+
+import os
+import sys
+import time
+import urllib.request
+from datetime import timedelta
+
+from psycopg_pool import ConnectionPool
+
+import onced
+
+pool = ConnectionPool(os.environ["DATABASE_URL"], min_size=1, max_size=2, open=True)
+PROVIDER = os.environ.get("PROVIDER", "http://127.0.0.1:9000")
+TAKE = """
+UPDATE jobs SET not_before = clock_timestamp() + interval '60 seconds'
+ WHERE id = (SELECT id FROM jobs WHERE not_before <= clock_timestamp() ORDER BY id FOR UPDATE SKIP LOCKED LIMIT 1)
+RETURNING id, kind, payload
+"""
+
+
+def perform(job: int, kind: str, payload: str) -> onced.Answer:
+    def call(claim):
+        request = urllib.request.Request(f"{PROVIDER}/{kind}s", payload.encode(), {"Idempotency-Key": claim.downstream_key})
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return onced.Answer(response.status)
+
+    def work(conn, claim, answered):
+        conn.execute("DELETE FROM jobs WHERE id = %s", (job,))
+        return onced.Answer(204)
+
+    fingerprint = onced.raw_hash("", "", "", "", payload.encode())
+    lease = timedelta(seconds=50)
+    return onced.leased(pool.connection, f"jobs.{kind}", str(job), fingerprint, call, work, lease, on_unknown="retry", max_attempts=None)
+
+
+while True:
+    with pool.connection() as conn:
+        task = conn.execute(TAKE).fetchone()
+    if task:
+        print("job", task[0], perform(*task).status, flush=True)
+    elif "--until-empty" in sys.argv:
+        break
+    else:
+        time.sleep(1)
+pool.close()
