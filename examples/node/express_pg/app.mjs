@@ -16,7 +16,6 @@ pool.on('error', () => {}) // a connection that broke while nobody used it: the 
 const app = express()
 
 // The glue between Express and onced.
-const raw = express.raw({ type: () => true, limit: '1mb' })
 function delivered(request) {
   const [path, ...query] = request.originalUrl.split('?')
   const body = request.body ?? Buffer.alloc(0)
@@ -29,6 +28,8 @@ function reply(response, answer) {
 }
 
 // The application.
+const raw = express.raw({ type: () => true, limit: '1mb' })
+
 /** Who calls; looked at before the key, so that no stranger learns whether a key exists. */
 function tenant(request, response, next) {
   request.tenant = tenants.get((request.get('authorization') ?? '').replace(/^Bearer /, ''))

@@ -19,9 +19,11 @@ app = FastAPI()
 
 @app.post("/api/order")
 def order(request: Request, body: dict = Body()) -> Response:
-    # The glue: what the gateway has claimed is in the request's head.
+    # The glue between the gateway and onced: what the gateway has claimed is in the request's head.
     head = request.headers
-    claim = onced.Claim(head["onced-scope"], head["onced-key"], head["onced-lease-token"], int(head["onced-attempt"]), head["idempotency-key"])
+    token, attempt = head["onced-lease-token"], int(head["onced-attempt"])
+    claim = onced.Claim(head["onced-scope"], head["onced-key"], token, attempt, head["idempotency-key"])
+    # The application.
 
     def run(conn):
         insert = "INSERT INTO orders (tenant, body) VALUES ('shop', %s) RETURNING id"

@@ -10,7 +10,7 @@ import os
 import urllib.error
 import urllib.request
 from datetime import timedelta
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
 from psycopg_pool import ConnectionPool
@@ -24,18 +24,13 @@ app = FastAPI()
 
 
 # The glue between FastAPI and onced.
-class Delivery(NamedTuple):
-    key: str | None
-    hash: bytes
-    body: bytes
-
-
-async def delivered(request: Request) -> Delivery:
+async def delivered(request: Request) -> tuple[str | None, bytes, bytes]:
+    """The key, the fingerprint and the body."""
     head, scope, body = request.headers, request.scope, await request.body()
     path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
     media, coding = head.get("content-type", ""), head.get("content-encoding", "")
     key = onced.header_key(head.getlist("idempotency-key"))
-    return Delivery(key, onced.raw_hash(request.method, path, query, media, body, coding), body)
+    return key, onced.raw_hash(request.method, path, query, media, body, coding), body
 
 
 def reply(answer: onced.Answer) -> Response:
@@ -52,7 +47,7 @@ def tenant(authorization: Annotated[str, Header()] = "") -> str:
     raise HTTPException(401, headers={"WWW-Authenticate": "Bearer"})
 
 
-Incoming, Tenant = Annotated[Delivery, Depends(delivered)], Annotated[str, Depends(tenant)]
+Incoming, Tenant = Annotated[tuple, Depends(delivered)], Annotated[str, Depends(tenant)]
 
 
 def told(status: int, **content: Any) -> onced.Answer:
@@ -67,46 +62,52 @@ def healthz() -> str:
 @app.api_route("/api/order", methods=["POST", "PUT"])
 @app.post("/api/order/{number}")
 def order(incoming: Incoming, tenant: Tenant) -> Response:
+    key, request_hash, body = incoming
+
     def work(conn, claim):
         insert = "INSERT INTO orders (tenant, body) VALUES (%s, %s) RETURNING id"
-        return told(201, tenant=tenant, order=conn.execute(insert, (tenant, incoming.body)).fetchone()[0])
+        return told(201, tenant=tenant, order=conn.execute(insert, (tenant, body)).fetchone()[0])
 
-    return reply(onced.atomic(pool.connection, f"{tenant}:api.order", incoming.key, incoming.hash, work))
+    return reply(onced.atomic(pool.connection, f"{tenant}:api.order", key, request_hash, work))
 
 
 @app.post("/api/refund")
 def refund(incoming: Incoming, tenant: Tenant) -> Response:
+    key, request_hash, _ = incoming
+
     def work(conn, claim):
         conn.execute("INSERT INTO jobs (kind, payload) VALUES ('refund', %s)", (tenant,))
         return told(202, tenant=tenant, refund="queued")
 
-    return reply(onced.atomic(pool.connection, f"{tenant}:api.refund", incoming.key, incoming.hash, work))
+    return reply(onced.atomic(pool.connection, f"{tenant}:api.refund", key, request_hash, work))
 
 
 @app.post("/hooks/stripe")
 def event(incoming: Incoming) -> Response:
     """An event's id is its key. Two events about one subscription are two keys, and one order, by its unique reference."""
-    body = json.loads(incoming.body)
-    about = body["data"]["object"]
+    _, request_hash, body = incoming
+    event = json.loads(body)
+    about = event["data"]["object"]
 
     def work(conn, claim):
         insert = "INSERT INTO orders (tenant, reference, body) VALUES ('stripe', %s, %s) ON CONFLICT (reference) DO NOTHING"
-        reference = about.get("subscription", about["id"] if "id" in about else None)
-        if conn.execute(insert, (reference, incoming.body)).rowcount == 1:
+        reference = about["subscription"] if "subscription" in about else about["id"]
+        if conn.execute(insert, (reference, body)).rowcount == 1:
             # The mail goes out after the commit, by the example of a queue: job_queue.
             conn.execute("INSERT INTO jobs (kind, payload) VALUES ('mail', %s)", (reference,))
         return told(200, ok=True)
 
-    return reply(onced.atomic(pool.connection, "stripe.events", body["id"], incoming.hash, work, mismatch="note"))
+    return reply(onced.atomic(pool.connection, "stripe.events", event["id"], request_hash, work, mismatch="note"))
 
 
 @app.post("/api/charge")
 def charge(incoming: Incoming, tenant: Tenant) -> Response:
     """The provider deduplicates by the key that it is sent, so that an unknown outcome may be asked for again."""
+    key, request_hash, body = incoming
 
     def call(claim):
         headers = {"Idempotency-Key": claim.downstream_key, "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{PROVIDER}/charges", incoming.body, headers)
+        request = urllib.request.Request(f"{PROVIDER}/charges", body, headers)
         try:
             with urllib.request.urlopen(request, timeout=20) as response:
                 return onced.Answer(response.status, response.read())
@@ -122,5 +123,5 @@ def charge(incoming: Incoming, tenant: Tenant) -> Response:
         return onced.Answer(answered.status, answered.body, [("content-type", "application/json")])
 
     scope, lease = f"{tenant}:api.charge", timedelta(seconds=60)
-    answer = onced.leased(pool.connection, scope, incoming.key, incoming.hash, call, work, lease, on_unknown="retry")
+    answer = onced.leased(pool.connection, scope, key, request_hash, call, work, lease, on_unknown="retry")
     return reply(answer)

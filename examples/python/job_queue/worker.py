@@ -27,21 +27,28 @@ RETURNING id, kind, payload
 """
 
 
+def send(kind: str, payload: str, downstream_key: str) -> int:
+    """Asks the provider, which deduplicates by the key that it is sent."""
+    request = urllib.request.Request(f"{PROVIDER}/{kind}s", payload.encode(), {"Idempotency-Key": downstream_key})
+    with urllib.request.urlopen(request, timeout=20) as response:
+        return response.status
+
+
+# The glue between the queue and onced.
 def perform(job: int, kind: str, payload: str) -> onced.Answer:
     def call(claim):
-        request = urllib.request.Request(f"{PROVIDER}/{kind}s", payload.encode(), {"Idempotency-Key": claim.downstream_key})
-        with urllib.request.urlopen(request, timeout=20) as response:
-            return onced.Answer(response.status)
+        return onced.Answer(send(kind, payload, claim.downstream_key))
 
     def work(conn, claim, answered):
         conn.execute("DELETE FROM jobs WHERE id = %s", (job,))
         return onced.Answer(204)
 
-    fingerprint = onced.raw_hash("", "", "", "", payload.encode())
-    lease = timedelta(seconds=50)
-    return onced.leased(pool.connection, f"jobs.{kind}", str(job), fingerprint, call, work, lease, on_unknown="retry", max_attempts=None)
+    scope, fingerprint = f"jobs.{kind}", onced.raw_hash("", "", "", "", payload.encode())
+    policy = {"lease": timedelta(seconds=50), "on_unknown": "retry", "max_attempts": None}
+    return onced.leased(pool.connection, scope, str(job), fingerprint, call, work, **policy)
 
 
+# The application.
 while True:
     with pool.connection() as conn:
         task = conn.execute(TAKE).fetchone()

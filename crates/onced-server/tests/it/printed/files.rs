@@ -32,6 +32,26 @@ fn each_is_short_and_needs_the_driver_alone() {
     assert_eq!(imports, ["import { createHash, randomUUID } from 'node:crypto'"]);
 }
 
+/// An example that needs more than ten lines to bring a framework and onced together would say that the file is wrong.
+#[test]
+fn ten_lines_of_glue_are_enough() {
+    for file in [
+        "python/fastapi_psycopg/app.py",
+        "python/sqlalchemy_orders/app.py",
+        "python/job_queue/worker.py",
+        "python/behind_gateway/app.py",
+        "node/express_pg/app.mjs",
+    ] {
+        let text = std::fs::read_to_string(examples().join(file)).expect("the example is there");
+        let (_, glue) =
+            text.split_once(" The glue between ").unwrap_or_else(|| panic!("{file} does not name its glue"));
+        let (glue, _) = glue.split_once(" The application.").unwrap_or_else(|| panic!("{file} does not end its glue"));
+        let says_nothing = |line: &&str| ["", "#", "//"].contains(line) || line.starts_with("\"\"\"");
+        let lines: Vec<&str> = glue.lines().skip(1).map(str::trim).filter(|line| !says_nothing(line)).collect();
+        assert!((1..=10).contains(&lines.len()), "{file}: {} lines of glue: {lines:#?}", lines.len());
+    }
+}
+
 #[tokio::test]
 async fn the_help_has_examples_and_no_language_is_an_error() {
     let ran = |args: &'static [&str]| Command::new(ONCED).args(args).output();

@@ -289,6 +289,34 @@ async fn o_30_3(example: Example) {
     assert_eq!(record(&database, "o30-3").await[..2], ["completed", "1"]);
     replays(&send(app.address, &charge("o30-3")).await, &answer);
     assert_eq!((provider.count(), orders(&database).await), (1, 1));
+
+    // In one transaction it is the commit of all of it that is confirmed to nobody: run again, it is found.
+    wire.lose_the_next_confirmation(After::Mended);
+    let answer = send(app.address, &order("o30-3-atomic")).await;
+    assert_eq!((answer.status, is_replayed(&answer)), (201, true), "{answer:?}");
+    assert_eq!((runs(&database).await, orders(&database).await), (2, 2));
+}
+
+/// The provider refuses (the next delivery calls again), or its answer is lost (nobody knows, until the lease is over).
+async fn refused_and_lost(example: Example) {
+    let database = database().await;
+    let provider = Recorder::start(RecorderOptions::default().deduplicate()).await.expect("the provider can listen");
+    let app = App::start(example, database.url(), &provider.url()).await;
+    provider.script([Rule::on_run(1, Reply::status(503).without_effect())]);
+    assert_eq!(send(app.address, &charge("refused")).await.status, 503);
+    assert_eq!(record(&database, "refused").await[..2], ["failed", "1"]);
+    assert_eq!(send(app.address, &charge("refused")).await.status, 200);
+
+    provider.script([Rule::on_run(1, Reply::lose_answer())]);
+    let lost = send(app.address, &charge("lost")).await;
+    is_problem(&lost, 504, "outcome-unknown");
+    assert_eq!(lost.header("retry-after"), Some("60"));
+    is_in_progress(&send(app.address, &charge("lost")).await, LEASE);
+    let_leases_run_out(database.sql(), Backend::Postgres).await;
+    let retry = send(app.address, &charge("lost")).await;
+    assert_eq!((retry.status, is_replayed(&retry)), (200, false), "{retry:?}");
+    assert_eq!(provider.effects_by_key().values().collect::<Vec<_>>(), [&1, &1]);
+    assert_eq!(orders(&database).await, 2);
 }
 
 /// NUL and half of a surrogate pair, escaped, and bytes that are no text: stored and replayed as they are.
@@ -314,5 +342,6 @@ on_each! {
     o_29: o_29_a_hot_key_fastapi, o_29_a_hot_key_express;
     killed_in_mid_call: killed_in_mid_call_fastapi, killed_in_mid_call_express;
     o_30_3: o_30_3_lost_confirmation_fastapi, o_30_3_lost_confirmation_express;
+    refused_and_lost: refused_and_lost_fastapi, refused_and_lost_express;
     o_30_5: o_30_5_bytes_as_they_are_fastapi, o_30_5_bytes_as_they_are_express;
 }
