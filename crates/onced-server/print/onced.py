@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, ContextManager, Sequence, TypeVar
 import psycopg, psycopg.rows
 SCHEMA, log = "onced", logging.getLogger("onced")  # another schema where the ledger's setting `schema` names one
-C, T, Conn = TypeVar("C"), TypeVar("T"), psycopg.Connection[Any]
+Conn = psycopg.Connection[Any]; C = TypeVar("C"); T = TypeVar("T")
 Connect = Callable[[], ContextManager[C]]  # commits at its end, as a pool's `connection` does
 KEPT = {"content-type", "content-language", "content-disposition", "content-encoding", "content-location", "location", "etag",
         "last-modified", "cache-control", "vary", "link"}  # they describe an answer; no other header is stored
