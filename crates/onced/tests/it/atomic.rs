@@ -296,6 +296,7 @@ async fn undoes_to_the_savepoint<S: Tested>() {
 async fn two_keys_in_one_transaction_do_not_undo_each_others_rows_unseen() {
     two_keys::<SqliteStore>().await;
     two_keys::<PgStore>().await;
+    two_keys::<MySqlStore>().await;
 }
 
 async fn two_keys<S: Tested>() {
@@ -347,6 +348,7 @@ async fn insert<S: Tested>(tx: &mut S::Tx, key: &Key) {
 async fn an_attempt_that_knows_the_answer_of_a_call_is_told_of_it_and_cannot_fail() {
     cannot_fail::<SqliteStore>().await;
     cannot_fail::<PgStore>().await;
+    cannot_fail::<MySqlStore>().await;
 }
 
 async fn cannot_fail<S: Tested>() {

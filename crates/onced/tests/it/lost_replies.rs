@@ -28,7 +28,6 @@ macro_rules! on_both {
 
 on_both! {
     a_reading_whose_reply_was_lost_is_repeated => reading;
-    a_lost_reply_stays_lost_where_the_record_cannot_be_read => stays_lost;
     anothers_completion_is_not_taken_for_the_one_that_was_lost => anothers;
     an_earlier_failure_is_not_taken_for_the_one_whose_recording_was_lost => earlier_failure;
     an_owner_whose_claims_reply_was_lost_knows_its_claim_again => claim;
@@ -299,6 +298,12 @@ async fn commit<S: Tested>() {
 }
 
 /// The commit came through, and the record cannot be read either: nobody knows, and nobody is told that nothing was committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_stays_lost_where_the_record_cannot_be_read() {
+    // They mostly wait.
+    tokio::join!(stays_lost::<PgStore>(), stays_lost::<MySqlStore>());
+}
+
 async fn stays_lost<S: Tested>() {
     let bench = Bench::<S>::new().await;
     let options = StoreOptions { acquire_timeout: Duration::from_millis(500), ..options() };
