@@ -160,10 +160,7 @@ impl<S: Store + Transactional> Guard<S> {
             let (own_record, delivery) = (permit.own_record(), permit.delivery());
             let ended = match ending {
                 WithoutRows::Complete(response) => permit.complete(&mut tx, response.clone()).await,
-                WithoutRows::Fail { error, response } => {
-                    let failed = permit.fail(&mut tx, error, response.clone()).await;
-                    failed.map(|()| Completed { expires_at: None })
-                }
+                WithoutRows::Fail { error, response } => permit.fail_until(&mut tx, error, response.clone()).await,
             };
             let wanted = match ending {
                 WithoutRows::Complete(_) => Status::Completed,

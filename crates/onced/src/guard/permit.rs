@@ -476,10 +476,20 @@ impl<S: Store + Transactional> TxPermit<S> {
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
     pub async fn fail(self, tx: &mut S::Tx, error: &str, response: Option<StoredResponse>) -> Result<(), EndError> {
+        self.fail_until(tx, error, response).await.map(drop)
+    }
+
+    /// As [`fail`](Self::fail); says until when the failure is remembered.
+    pub(super) async fn fail_until(
+        self,
+        tx: &mut S::Tx,
+        error: &str,
+        response: Option<StoredResponse>,
+    ) -> Result<Completed, EndError> {
         self.may_fail()?;
         let mut keys = self.record.store.within(tx);
         let failed = OwnerMove::Fail { error: short(error), response };
-        end_within(&mut keys, &self.record.claim, self.owned.attempt, failed).await.map(|_| ())
+        end_within(&mut keys, &self.record.claim, self.owned.attempt, failed).await
     }
 
     pub(super) fn may_fail(&self) -> Result<(), EndError> {

@@ -337,7 +337,9 @@ async fn without_rows<S: Tested>() {
 
     let failed = fresh_key();
     app.next(&[Does::Answer(StatusCode::INTERNAL_SERVER_ERROR), Does::Answer(StatusCode::TOO_MANY_REQUESTS)]);
-    assert_eq!(app.order(&failed).await.status, StatusCode::INTERNAL_SERVER_ERROR);
+    let first = app.order(&failed).await;
+    assert_eq!(first.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(first.headers.contains_key("onced-key-expires"));
     assert_eq!(app.bench.columns(&failed, "status, attempt").await, ["failed", "1"]);
     assert_eq!(app.order(&failed).await.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(app.rows(&failed).await, 0);
