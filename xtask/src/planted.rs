@@ -34,6 +34,10 @@ pub(crate) fn plant(inputs: &Path, only: Option<&str>) -> anyhow::Result<()> {
     all.dedup();
     eprintln!("xtask: without a fault: {}", all.join(" "));
     build(copy.path())?;
+    for name in &all {
+        let listed = tests(copy.path()).args(["--", "--list", name]).output()?;
+        ensure!(String::from_utf8_lossy(&listed.stdout).contains(": test"), "no test is called {name}");
+    }
     ensure!(passes(copy.path(), &servers, inputs, &all)?, "the tests fail without a fault: see `cargo xtask test`");
 
     let mut missed = Vec::new();
