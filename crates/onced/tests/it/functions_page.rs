@@ -11,6 +11,7 @@ use crate::bench::Bench;
 
 const PAGE: &str = include_str!("../../../../docs/reference/sql.md");
 const GUIDE: &str = include_str!("../../../../docs/guides/same-database.md");
+const MOVING: &str = include_str!("../../../../docs/guides/from-your-own-table.md");
 const STATEMENTS: [&str; 2] = [
     include_str!("../../../../docs/guides/sql/complete-function.postgres.sql"),
     include_str!("../../../../docs/guides/sql/complete.postgres.sql"),
@@ -43,20 +44,38 @@ async fn the_examples_come_out_as_the_page_says() {
     let role = format!("page_{}", std::process::id());
     bench.execute(&format!("CREATE ROLE {role}; GRANT CREATE ON SCHEMA public TO {role}; DROP TABLE orders")).await;
     bench.store.grant(&role).await.unwrap();
-    let blocks = blocks(PAGE);
+    assert_eq!(run_examples(&bench, &role, PAGE).await, (5, 4));
+    bench.execute(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).await;
+}
+
+/// Whoever moves has the rights of the schema's owner. What is there already stays as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guide_from_your_own_table_moves_it_as_it_says() {
+    let bench = Bench::<PgStore>::new().await;
+    assert_eq!(run_examples(&bench, "NONE", MOVING).await, (3, 1));
+    let keys = "SELECT key, status, attempt::text FROM onced.idempotency_keys ORDER BY key";
+    let moved = bench.rows(keys).await;
+    assert_eq!(moved, [["evt_1", "completed", "1"], ["evt_2", "in_progress", "2"], ["evt_3", "pending_external", "1"]]);
+    let (_, import) = blocks(MOVING)[1];
+    psql(bench.database.url(), "NONE", import).await;
+    assert_eq!(bench.rows(keys).await, moved, "what onced has is changed by another move");
+}
+
+/// Runs the examples of a page in their order; how many there are, and how many say what comes out.
+async fn run_examples(bench: &Bench<PgStore>, role: &str, page: &str) -> (usize, usize) {
+    let blocks = blocks(page);
     let (mut ran, mut compared) = (0, 0);
     for (at, (language, script)) in blocks.iter().enumerate() {
         if *language != "psql" {
             continue;
         }
-        let came = psql(bench.database.url(), &role, script).await;
+        let came = psql(bench.database.url(), role, script).await;
         let says = blocks.get(at + 1).filter(|(language, _)| *language == "text").map_or("", |(_, text)| text);
         assert_eq!(came, says, "{script}");
         ran += 1;
         compared += usize::from(!says.is_empty());
     }
-    assert_eq!((ran, compared), (5, 4));
-    bench.execute(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).await;
+    (ran, compared)
 }
 
 #[tokio::test(flavor = "multi_thread")]
