@@ -326,7 +326,7 @@ impl<S: Store> Permit<S> {
         }
     }
 
-    pub(super) fn misused(&self, what: &'static str) -> EndError {
+    pub(crate) fn misused(&self, what: &'static str) -> EndError {
         misused(&self.claim, what)
     }
 

@@ -25,6 +25,18 @@ impl<S: Transactional> Held<S> {
     pub(super) fn new(store: S, permit: Permit<S>) -> Self {
         Self { store, permit, tx: None, no_effect: false }
     }
+
+    /// No transaction is held while an outside system is waited for; and on SQLite it has the write lock that an
+    /// announcement needs.
+    fn has_no_transaction(&self) -> Result<(), EndError>
+    where
+        S: Store,
+    {
+        match &self.tx {
+            Some(_) => Err(self.permit.misused("outside calls come before the transaction is opened")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The right to execute, as an argument of a handler behind [`Onced::leased`](super::Onced::leased): to announce outside
@@ -78,6 +90,7 @@ where
     /// # Cancel safety
     /// As [`Permit::external`].
     pub async fn external(&mut self) -> Result<(), LeasedError> {
+        self.0.has_no_transaction()?;
         Ok(self.0.permit.external().await?)
     }
 
@@ -89,6 +102,7 @@ where
     /// # Cancel safety
     /// As [`Permit::step`].
     pub async fn step(&mut self, name: &str) -> Result<Step<'_, S>, LeasedError> {
+        self.0.has_no_transaction()?;
         Ok(self.0.permit.step(name).await?)
     }
 
