@@ -176,8 +176,13 @@ impl<S: Store + Transactional> Permit<S> {
         let came = self.move_step_within(&mut tx, step, step_move).await;
         match came {
             Ok(Came::Begun(_) | Came::Ended) => self.store.commit(tx).await?,
-            // What failed may have left nothing to roll back.
-            Err(_) => drop(self.store.rollback(tx).await),
+            Err(error) => {
+                // What failed may have left nothing to roll back.
+                drop(self.store.rollback(tx).await);
+                // No commit was sent: nothing can have been committed.
+                let was_cut = error.kind() == StoreErrorKind::Lost;
+                return Err(if was_cut { error.with_kind(StoreErrorKind::Unavailable) } else { error });
+            }
             Ok(Came::Recorded(_) | Came::Lost | Came::OtherCall) => self.store.rollback(tx).await?,
         }
         came

@@ -436,3 +436,21 @@ async fn lost<S: Tested>() {
         }
     }
 }
+
+/// Before its commit was sent nothing can have been committed: what is known is written again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_not_forgotten_for_a_connection_that_was_cut_before_the_commit() {
+    let bench = Bench::<PgStore>::with(&options()).await;
+    let proxy = Proxy::before(bench.database.url()).await;
+    let store = PgStore::open_at(&proxy.url, &options()).await.unwrap();
+    let guard = Guard::new(store, onced::store::deliveries::LogDeliveries::Executed);
+    let key = fresh_key();
+    let mut permit = executes(guard.begin(&request(&key, OnUnknown::Hold)).await.unwrap());
+    let Step::Execute(step) = permit.step("charge").await.unwrap() else { panic!("nobody executed it") };
+    // The statement that moves the whole, the last before the commit.
+    proxy.cut_at("left_over", &[Cut::BeforeItIsSent]);
+    step.complete(answer("charge")).await.unwrap();
+    assert_eq!(proxy.cuts_made(), 1);
+    assert_eq!(bench.columns(&key, "status").await, ["in_progress"]);
+    assert!(matches!(permit.step("charge").await, Ok(Step::Recorded(_))));
+}
