@@ -45,7 +45,6 @@ impl StoreError {
     }
 
     /// The same error, of which more is known: what may be done next.
-    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
     pub(crate) fn with_kind(self, kind: StoreErrorKind) -> Self {
         Self { kind, ..self }
     }

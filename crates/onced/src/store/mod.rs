@@ -15,6 +15,8 @@ mod migrate;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod sweep;
