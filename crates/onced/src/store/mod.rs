@@ -22,7 +22,6 @@ pub mod sqlite;
 pub mod sweep;
 pub mod upkeep;
 
-use std::future::Future;
 use std::time::Duration;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -121,7 +120,7 @@ async fn in_time<T>(
     limit: Duration,
     doing: &'static str,
     of: fn(sqlx::Error, &'static str) -> StoreError,
-    asked: impl Future<Output = Result<T, sqlx::Error>>,
+    asked: impl std::future::Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, StoreError> {
     match tokio::time::timeout(limit, asked).await {
         Ok(done) => done.map_err(|source| of(source, doing)),
