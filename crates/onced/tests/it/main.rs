@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod atomic;
+mod axum_app;
 mod axum_example;
 mod axum_layer;
 mod axum_layer_routes;
