@@ -249,7 +249,8 @@ impl<S: Store> Permit<S> {
         self.own_lease.may_start_call()
     }
 
-    /// Announces an outside call, committed before the first byte is sent; the lease begins anew.
+    /// Announces an outside call, committed before the first byte is sent; the lease begins anew. Also where an earlier
+    /// attempt has announced one: whoever calls announces first, whatever was before.
     ///
     /// # Errors
     /// [`EndError::ClaimLost`]: do not call. [`EndError::Misused`] beside steps.
@@ -261,7 +262,13 @@ impl<S: Store> Permit<S> {
             return Err(self.misused(what));
         }
         let sent = Instant::now();
-        self.end(OwnerMove::External { lease: self.claim.lease }).await?;
+        let lease = self.claim.lease;
+        // What was taken over pending stands announced: it stays so, and the lease begins anew.
+        let announces = match self.owned.was_pending {
+            true => OwnerMove::Renew { lease },
+            false => OwnerMove::External { lease },
+        };
+        self.end(announces).await?;
         self.calls = Calls::Announced;
         self.own_lease.begun_anew(sent);
         Ok(())

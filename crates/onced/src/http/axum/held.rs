@@ -64,6 +64,11 @@ where
         self.0.permit.is_resumed()
     }
 
+    /// Whether an earlier attempt's outside call may have happened.
+    pub fn earlier_call_is_unknown(&self) -> bool {
+        self.0.permit.earlier_call_is_unknown()
+    }
+
     /// The answer of the call that an earlier attempt announced by [`external`](Self::external), where it has become
     /// known: do not call again.
     pub fn call_answer(&self) -> Option<&StoredResponse> {
@@ -81,7 +86,7 @@ where
         self.0.permit.may_start_call()
     }
 
-    /// Announces the one outside call of this work, before its first byte is sent. Work with several, or whose call shall
+    /// Announces the one outside call of this work, before its first byte is sent: by each attempt that calls. Work with several, or whose call shall
     /// not be repeated after a serialization failure of its rows, takes [`step`](Self::step)s.
     ///
     /// # Errors
