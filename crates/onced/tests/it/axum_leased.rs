@@ -52,6 +52,8 @@ enum Does {
     ForgetTheStep,
     KeepIt,
     Mistake,
+    /// Opens its transaction before it calls.
+    CallLate,
 }
 
 struct App<S> {
@@ -169,6 +171,11 @@ async fn handle<S: Tested>(
             let Step::Execute(step) = leased.step("charge").await? else { panic!("it has no outcome") };
             call(step.downstream_key());
             return Ok(StatusCode::CREATED.into_response());
+        }
+        Does::CallLate => {
+            leased.tx().await?;
+            leased.external().await?;
+            unreachable!("a transaction is open");
         }
         Does::KeepIt => {
             tokio::spawn(async move {
@@ -358,15 +365,20 @@ async fn taken_over<S: Tested>() {
 
 async fn kept<S: Tested>() {
     let app = App::<S>::new(OnUnknown::Hold).await;
-    for (does, code, row) in
-        [(Does::KeepIt, "handler-failed", "in_progress"), (Does::ForgetTheStep, "outcome-unknown", "pending_external")]
-    {
+    let kept = (Does::KeepIt, "handler-failed", "in_progress");
+    for (does, code, row) in [kept, (Does::ForgetTheStep, "outcome-unknown", "pending_external")] {
         let key = fresh_key();
         app.next(&[does]);
         assert_eq!(app.order(&key).await.code(), code, "{does:?}");
         assert_eq!(app.columns(&key, "status").await, [row], "{does:?}");
         assert_eq!(app.order(&key).await.code(), "in-progress", "{does:?}");
     }
+    // Refused before anything is announced, and not by waiting for a lock of its own.
+    let late = fresh_key();
+    app.next(&[Does::CallLate]);
+    let answer = app.order(&late).await;
+    assert_eq!((answer.status, answer.body.len()), (StatusCode::INTERNAL_SERVER_ERROR, 0));
+    assert_eq!(app.columns(&late, "status, called_at").await, ["failed", "NULL"]);
 }
 
 /// The pauses of the case are what the lease and its end are made to be.
