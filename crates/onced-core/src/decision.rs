@@ -89,7 +89,8 @@ impl Enter {
 pub enum Decision {
     /// Run it, once the record has been taken.
     Execute(Execution),
-    /// The record is out of attempts: mark it failed, then decide afresh. No caller of a guard ever sees this.
+    /// The record is out of attempts, or past the downstream's memory: mark it failed, then decide afresh. No caller of a
+    /// guard ever sees this.
     GiveUp,
     /// Answer from the record.
     Replay,
@@ -190,11 +191,13 @@ fn of_record(record: &Record, found: &Found, differs: bool, policy: &Policy, now
     let next = record.attempt.saturating_add(1);
     // Past the downstream's memory the same key would be a new call.
     let downstream_remembers = record.called_at.is_none_or(|at| now.since(at) < policy.downstream_window);
+    // Also where the attempt that called has failed, and a later one was cut off before it announced a call.
+    let may_begin_again = attempts_left && (policy.on_unknown != OnUnknown::Retry || downstream_remembers);
     match record.status {
         Status::Completed => Decision::Replay,
         Status::Queued => execute(1, false, Taking::Queued),
         Status::InProgress | Status::PendingExternal if record.lease_is_alive(now) => running(record, policy, now),
-        Status::InProgress if attempts_left => execute(next, true, Taking::LeaseOver),
+        Status::InProgress if may_begin_again => execute(next, true, Taking::LeaseOver),
         Status::InProgress => Decision::GiveUp,
         // The downstream key is bound to the first payload, which nobody has any more.
         Status::PendingExternal if differs && found.payload == Payload::NotStored => unknown(record, policy, now),
@@ -205,9 +208,7 @@ fn of_record(record: &Record, found: &Found, differs: bool, policy: &Policy, now
             execute(next, true, Taking::PendingLeaseOver)
         }
         Status::PendingExternal => unknown(record, policy, now),
-        Status::Failed if attempts_left && (policy.on_unknown != OnUnknown::Retry || downstream_remembers) => {
-            execute(next, false, Taking::Failed)
-        }
+        Status::Failed if may_begin_again => execute(next, false, Taking::Failed),
         Status::Failed if record.response.is_some() => Decision::Replay,
         Status::Failed => Decision::Exhausted,
     }

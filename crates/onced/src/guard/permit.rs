@@ -170,7 +170,7 @@ pub struct Permit<S> {
     pub(super) store: S,
     log: DeliveryLog,
     pub(super) claim: Claim,
-    owned: Owned,
+    pub(super) owned: Owned,
     pub(super) own_lease: Arc<OwnLease>,
     lease: onced_core::lease::Lease,
     from: Option<Status>,
@@ -207,7 +207,7 @@ impl<S: Store> Permit<S> {
     }
 
     /// Whether an earlier attempt's outside call may have happened: then a call of this one that was not even sent
-    /// proves nothing.
+    /// proves nothing. No longer once each step of an earlier attempt has an outcome.
     pub fn earlier_call_is_unknown(&self) -> bool {
         self.owned.was_pending
     }
@@ -345,8 +345,16 @@ impl<S: Store> Permit<S> {
         store_error(&self.claim, self.owned.attempt, source)
     }
 
+    /// Why the work may not be complete: where it is made of steps, what an earlier attempt began is one of them.
+    fn prevents_completing(&self) -> Option<&'static str> {
+        (self.calls == Calls::Steps && self.owned.was_pending)
+            .then_some("a step that an earlier attempt was cut off in has no outcome yet: begin it again first")
+    }
+
     async fn end(&self, owner_move: OwnerMove) -> Result<Moved, EndError> {
-        if let Some(what) = self.calls.prevents_ending() {
+        let completes = matches!(owner_move, OwnerMove::Complete(_));
+        let prevents = self.calls.prevents_ending().or_else(|| self.prevents_completing().filter(|_| completes));
+        if let Some(what) = prevents {
             return Err(self.misused(what));
         }
         let mut keys = self.store.clone();
@@ -394,7 +402,7 @@ impl<S: Store + Transactional> Permit<S> {
     /// # Cancel safety
     /// If the future is dropped, roll the transaction back.
     pub async fn complete_tx(&self, tx: &mut S::Tx, response: StoredResponse) -> Result<Completed, EndError> {
-        if let Some(what) = self.calls.prevents_ending() {
+        if let Some(what) = self.calls.prevents_ending().or_else(|| self.prevents_completing()) {
             return Err(self.misused(what));
         }
         let mut keys = self.store.within(tx);

@@ -130,12 +130,21 @@ impl<S: Store + Transactional> Permit<S> {
         let (before, sent) = (self.calls, Instant::now());
         self.calls = Calls::StepUnfinished;
         let came = self.move_step(&claim, &StepMove::Begin).await;
-        // Nobody was called.
-        self.calls = if before == Calls::None && came.is_err() { Calls::None } else { Calls::Steps };
+        self.calls = match &came {
+            Ok(Came::Begun(_)) => Calls::StepUnfinished,
+            Ok(Came::Recorded(_)) => Calls::Steps,
+            // Nothing was written.
+            Ok(Came::Ended | Came::Lost | Came::OtherCall) => before,
+            // Nobody was called, but the step may stand in the ledger: the work is not complete without it.
+            Err(EndError::Store { source, .. }) if source.kind() == StoreErrorKind::Lost => {
+                self.owned.was_pending = true;
+                Calls::Steps
+            }
+            Err(_) => before,
+        };
         match came? {
             Came::Begun(begun) => {
                 self.own_lease.begun_anew(sent);
-                self.calls = Calls::StepUnfinished;
                 Ok(Step::Execute(StepPermit { permit: self, claim, begun }))
             }
             Came::Recorded(response) => Ok(Step::Recorded(response)),
@@ -212,7 +221,14 @@ impl<S: Store + Transactional> Permit<S> {
 
     /// What has become of a move whose reply was lost; `None` where nobody knows.
     async fn read_step(&self, step: &Claim, step_move: &StepMove) -> Option<Came> {
-        let record = self.store.clone().find(&step.scope, &step.key).await.ok()??.record;
+        let mut tries = Tries::default();
+        let record = loop {
+            match self.store.clone().find(&step.scope, &step.key).await {
+                Ok(seen) => break seen?.record,
+                Err(error) if tries.again(error.is_transient() || error.kind() == StoreErrorKind::Lost).await => {}
+                Err(_) => return None,
+            }
+        };
         let is_mine = record.lease_token.as_ref() == Some(&step.token);
         match (step_move, record.status) {
             _ if !is_mine => None,
@@ -222,6 +238,18 @@ impl<S: Store + Transactional> Permit<S> {
             (StepMove::End(OwnerMove::Complete(_)), Status::Completed)
             | (StepMove::End(OwnerMove::Fail { .. }), Status::Failed) => Some(Came::Ended),
             _ => None,
+        }
+    }
+
+    /// Where the step that an earlier attempt was cut off in has its outcome now, nothing is unknown any more. Where the
+    /// record cannot be read, it stays unknown.
+    async fn see_whether_all_is_known(&mut self) {
+        if self.owned.was_pending
+            && let Ok(standing) = self.own_record().standing().await
+            && standing.is_mine
+            && standing.status == Some(Status::InProgress)
+        {
+            self.owned.was_pending = false;
         }
     }
 
@@ -310,6 +338,7 @@ impl<S: Store + Transactional> StepPermit<'_, S> {
         match permit.move_step(&self.claim, &StepMove::End(owner_move)).await? {
             Came::Ended => {
                 permit.calls = Calls::Steps;
+                permit.see_whether_all_is_known().await;
                 Ok(())
             }
             Came::Begun(_) | Came::Recorded(_) | Came::Lost | Came::OtherCall => Err(permit.claim_lost()),

@@ -60,6 +60,17 @@ pub enum Resolution {
     },
 }
 
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+impl Resolution {
+    /// The status that it gives to the record, and to each step of it that has no outcome.
+    pub(super) fn status(&self) -> Status {
+        match self {
+            Self::Happened(_) => Status::Completed,
+            Self::DidNotHappen { .. } => Status::Failed,
+        }
+    }
+}
+
 /// Who says so, and why; kept for good.
 #[derive(Clone, Debug)]
 pub struct Because {

@@ -365,7 +365,8 @@ async fn taken_over<S: Tested>() {
 
 async fn kept<S: Tested>() {
     let app = App::<S>::new(OnUnknown::Hold).await;
-    let kept = (Does::KeepIt, "handler-failed", "in_progress");
+    // Whoever keeps it may still complete it.
+    let kept = (Does::KeepIt, "in-progress", "in_progress");
     for (does, code, row) in [kept, (Does::ForgetTheStep, "outcome-unknown", "pending_external")] {
         let key = fresh_key();
         app.next(&[does]);

@@ -192,8 +192,13 @@ async fn window<S: Tested>() {
     drop(first);
     bench.let_the_lease_be_over(&key).await;
     let mut second = executes(bench.guard.begin(&request).await.unwrap());
-    let Step::Execute(step) = second.step("book").await.unwrap() else { panic!("has no outcome") };
-    assert_eq!(step.attempt(), 2);
+    assert!(second.earlier_call_is_unknown() && second.has_unknown_call());
+    execute(&mut second, "mail").await;
+    assert!(second.has_unknown_call(), "the step that the first attempt was cut off in has no outcome");
+    execute(&mut second, "book").await;
+    assert!(!second.earlier_call_is_unknown() && !second.has_unknown_call());
+    let Step::Execute(step) = second.step("ship").await.unwrap() else { panic!("has no outcome") };
+    assert_eq!(step.attempt(), 1);
     drop(step);
     drop(second);
     bench.stop_the_clock_at(now.plus(request.policy.downstream_window * 2)).await;
@@ -225,6 +230,11 @@ async fn hidden<S: Tested>() {
     let mut second = executes(bench.guard.begin(&request).await.unwrap());
     execute(&mut second, "book").await;
     assert_eq!(bench.columns(&key, "status, called_at").await, ["pending_external", &called_at[0]]);
+    // As a whole it would be completed without that step.
+    let mut tx = bench.store.transaction().await.unwrap();
+    let refused = second.complete_tx(&mut tx, StoredResponse::bare(200)).await;
+    assert!(matches!(refused, Err(EndError::Misused { .. })), "{refused:?}");
+    tx.rollback().await.unwrap();
     let Step::Execute(step) = second.step("charge").await.unwrap() else { panic!("has no outcome") };
     assert_eq!((step.attempt(), step.downstream_key()), (2, "older"));
     step.complete(answer("charge")).await.unwrap();
@@ -412,6 +422,11 @@ async fn lost<S: Tested>() {
             // What never arrived is said to be lost; nobody was called, and the step may begin again.
             (Cut::BeforeItIsSent, Err(EndError::Store { .. })) => {
                 assert_eq!(bench.columns(&key, "status").await, ["in_progress"]);
+                // For all that the permit knows, it was committed: without that step the work is not complete.
+                let mut tx = bench.store.transaction().await.unwrap();
+                let completed = permit.complete_tx(&mut tx, StoredResponse::bare(200)).await;
+                assert!(matches!(completed, Err(EndError::Misused { .. })) && permit.has_unknown_call());
+                tx.rollback().await.unwrap();
                 let Step::Execute(step) = permit.step("charge").await.unwrap() else { panic!("nobody executed it") };
                 step
             }

@@ -65,6 +65,46 @@ async fn keeps_bounds<S: Tested>() {
     assert!(!resolve(&bench, &called(settled.plus(MICRO)), &did_not_happen(SETTLE)).await);
 }
 
+/// A step that was left without an outcome would keep the whole from ever being swept.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_of_the_whole_is_true_of_its_steps_without_an_outcome() {
+    resolves_steps::<SqliteStore>().await;
+    resolves_steps::<PgStore>().await;
+    resolves_steps::<MySqlStore>().await;
+    resolves_steps::<SqlFunctions>().await;
+}
+
+async fn resolves_steps<S: Tested>() {
+    let bench = stopped::<S>().await;
+    let pending = line("pending-over-reconcile").found(NOW).record.unwrap();
+    let recorded = line("completed").found(NOW).record.unwrap();
+    for (resolution, status) in [(happened(), "completed"), (did_not_happen(Duration::from_secs(1)), "failed")] {
+        let (key, other) = (fresh_key(), fresh_key());
+        let step = |name| format!("{}#{name}", scope().as_str());
+        plant::record(&bench, scope().as_str(), &key, &pending).await;
+        plant::record(&bench, &step("open"), &key, &pending).await;
+        plant::record(&bench, &step("recorded"), &key, &recorded).await;
+        plant::record(&bench, &step("open"), &other, &pending).await;
+        let rows = async || {
+            let sql = "SELECT scope, status FROM {keys} WHERE scope LIKE '%#%' AND key IN";
+            bench.rows(&format!("{sql} ('{}', '{}') ORDER BY scope, status", key.as_str(), other.as_str())).await
+        };
+        let before = rows().await;
+        let stale = LeaseToken::from_row("of-somebody-else".to_owned());
+        assert!(!by(&bench, &key, Some(&stale), &resolution).await);
+        assert_eq!(rows().await, before);
+        assert!(by(&bench, &key, pending.lease_token.as_ref(), &resolution).await);
+        let mut expected = [[step("open"), status.to_owned()], [step("open"), "pending_external".to_owned()]];
+        expected.sort();
+        assert_eq!(rows().await[..2], expected);
+        assert_eq!(rows().await[2], [step("recorded"), "completed".to_owned()]);
+        let ends = "SELECT lease_token IS NULL, lease_until IS NULL, completed_at IS NULL FROM {keys}";
+        let of_open = format!("{ends} WHERE key = '{}' AND scope LIKE '%#open'", key.as_str());
+        let truth = bench.rows(&of_open).await.concat();
+        assert!(truth[0] == truth[1] && (truth[1] == truth[2]) == (status == "failed"), "{truth:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_read_an_older_claim_resolves_nothing() {
     refuses_stale::<SqliteStore>().await;

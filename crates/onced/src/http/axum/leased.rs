@@ -16,7 +16,7 @@ use tower::Service;
 use super::extract::Slot;
 use super::held::Held;
 use super::run::{Came, Run, drop_tx};
-use crate::guard::{EndError, OwnRecord, Permit, Store, Tries};
+use crate::guard::{EndError, OwnRecord, Permit, Standing, Store, Tries};
 use crate::http::respond::{self, Problem};
 use crate::store::StoreErrorKind;
 use crate::store::keys::Transactional;
@@ -69,6 +69,7 @@ where
         I::Future: Send,
     {
         let store = self.settings.guard.store();
+        let own_record = permit.own_record();
         let slot = Slot::holding(Held::new(store.clone(), permit));
         let came = self.handler(inner, &slot, self.limit()).await;
         let Some(Held { permit, tx, no_effect, .. }) = slot.take() else {
@@ -77,7 +78,7 @@ where
             }
             // Whoever has it goes on; the record is what it makes of it, or runs out with its lease.
             self.complain("the handler kept its right to execute: nothing is ended");
-            return Ran::Answered(self.problem(&Problem::HandlerFailed));
+            return Ran::Answered(self.as_it_stands(&own_record).await);
         };
         let is_known = no_effect || !permit.has_unknown_call();
         let why = match came {
@@ -215,11 +216,21 @@ where
         match (standing.status, response) {
             (Some(Status::Completed), Some(response)) if standing.is_mine => expiring(response, standing.expires_at),
             _ if matches!(error, EndError::Store { .. }) => self.problem(&Problem::StoreUnavailable),
-            _ => {
-                let lease = &self.delivery.request.policy.lease;
-                respond::standing(&standing, &self.subject(standing.expires_at), lease).map(Body::from)
-            }
+            _ => self.standing(&standing),
         }
+    }
+
+    /// What the record says, now that the handler's own answer says nothing of it.
+    async fn as_it_stands(&self, own_record: &OwnRecord<S>) -> Response {
+        match own_record.standing().await {
+            Ok(standing) => self.standing(&standing),
+            Err(_) => self.problem(&Problem::StoreUnavailable),
+        }
+    }
+
+    fn standing(&self, standing: &Standing) -> Response {
+        let lease = &self.delivery.request.policy.lease;
+        respond::standing(standing, &self.subject(standing.expires_at), lease).map(Body::from)
     }
 }
 

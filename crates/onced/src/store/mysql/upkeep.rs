@@ -17,6 +17,7 @@ const AUDIT: &str = include_str!("sql/audit.sql");
 const AUDIT_OF: &str = include_str!("sql/audit_of.sql");
 const RESOLVE_HAPPENED: &str = include_str!("sql/resolve_happened.sql");
 const RESOLVE_DID_NOT_HAPPEN: &str = include_str!("sql/resolve_did_not_happen.sql");
+const RESOLVE_STEPS: &str = include_str!("sql/resolve_steps.sql");
 
 impl Upkeep for MySqlStore {
     async fn list(&mut self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
@@ -98,6 +99,9 @@ async fn resolve(
     if query.execute(&mut *conn).await.map_err(err)?.rows_affected() != 1 {
         return Ok(false);
     }
+    let status = resolution.status().as_str();
+    let steps = sqlx::query(RESOLVE_STEPS).bind(status).bind(status).bind(key).bind(scope).bind(scope);
+    steps.execute(&mut *conn).await.map_err(err)?;
     let audit = sqlx::query(AUDIT).bind(Uuid::now_v7()).bind(&because.who).bind(action);
     let audit = audit.bind(scope).bind(key).bind(&because.reason);
     audit.execute(&mut *conn).await.map_err(err)?;

@@ -16,6 +16,7 @@ const AUDIT: &str = include_str!("sql/audit.sql");
 const AUDIT_OF: &str = include_str!("sql/audit_of.sql");
 const RESOLVE_HAPPENED: &str = include_str!("sql/resolve_happened.sql");
 const RESOLVE_DID_NOT_HAPPEN: &str = include_str!("sql/resolve_did_not_happen.sql");
+const RESOLVE_STEPS: &str = include_str!("sql/resolve_steps.sql");
 
 impl Upkeep for SqliteStore {
     async fn list(&mut self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
@@ -108,6 +109,8 @@ async fn resolve(
     if query.execute(&mut *conn).await.map_err(err)?.rows_affected() != 1 {
         return Ok(false);
     }
+    let steps = sqlx::query(RESOLVE_STEPS).bind(scope.as_str()).bind(key.as_str()).bind(resolution.status().as_str());
+    steps.execute(&mut *conn).await.map_err(err)?;
     sqlx::query(AUDIT)
         .bind(Uuid::now_v7().to_string())
         .bind(&because.who)

@@ -222,6 +222,8 @@ DECLARE
     next integer := record.attempt + 1;
     -- Past the downstream's memory the same key would be a new call.
     downstream_remembers boolean := record.called_at IS NULL OR seen.now - record.called_at < policy.downstream_window;
+    -- Also where the attempt that called has failed, and a later one was cut off before it announced a call.
+    may_begin_again boolean := attempts_left AND (policy.on_unknown <> 'retry' OR downstream_remembers);
     call_known boolean := (seen.call).key IS NOT NULL;
     unknown onced.verdict := onced._plainly('unknown',
         CASE WHEN record.next_probe_at IS NULL THEN policy.lease ELSE onced._wait(record.next_probe_at, seen.now, policy.lease) END);
@@ -231,7 +233,7 @@ BEGIN
         WHEN record.status = 'queued' THEN onced._execute(1, false, 'queued')
         WHEN record.status IN ('in_progress', 'pending_external') AND record.lease_until > seen.now
             THEN onced._plainly('in_progress', onced._wait(record.lease_until, seen.now, policy.lease))
-        WHEN record.status = 'in_progress' AND attempts_left THEN onced._execute(next, true, 'lease_over')
+        WHEN record.status = 'in_progress' AND may_begin_again THEN onced._execute(next, true, 'lease_over')
         WHEN record.status = 'in_progress' THEN onced._plainly('give_up')
         -- The downstream key is bound to the first payload, which nobody has any more.
         WHEN record.status = 'pending_external' AND differs THEN unknown
@@ -239,7 +241,7 @@ BEGIN
         WHEN record.status = 'pending_external' AND policy.on_unknown = 'retry' AND attempts_left AND downstream_remembers
             THEN onced._execute(next, true, 'pending_lease_over')
         WHEN record.status = 'pending_external' THEN unknown
-        WHEN record.status = 'failed' AND attempts_left AND (policy.on_unknown <> 'retry' OR downstream_remembers)
+        WHEN record.status = 'failed' AND may_begin_again
             THEN onced._execute(next, false, 'failed')
         WHEN record.status = 'failed' AND record.response_code IS NOT NULL THEN onced._plainly('replay')
         WHEN record.status = 'failed' THEN onced._plainly('exhausted')
@@ -746,6 +748,13 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
+    -- What is true of the whole is true of a step that has no outcome.
+    UPDATE onced.idempotency_keys s
+       SET status = CASE WHEN resolve.outcome = 'happened' THEN 'completed' ELSE 'failed' END, lease_token = NULL,
+           lease_until = NULL, error = 'resolved with the whole', updated_at = at,
+           completed_at = CASE WHEN resolve.outcome = 'happened' THEN at END
+     WHERE s.key = resolve.key AND s.scope > resolve.scope || '#' AND s.scope < resolve.scope || '$'
+       AND s.status = 'pending_external';
     INSERT INTO onced.audit (id, at, who, action, scope, key, reason)
     VALUES (onced._delivery_id(at), at, resolve.who,
             CASE WHEN resolve.outcome = 'happened' THEN 'resolve --happened' ELSE 'resolve --did-not-happen' END,

@@ -11,6 +11,14 @@ resolved AS (
        AND k.lease_until <= t.now
        AND coalesce(k.called_until, k.lease_until) + $4 * interval '1 microsecond' <= t.now
     RETURNING k.scope, k.key, k.updated_at
+), steps AS (
+    -- What is true of the whole is true of a step that has no outcome.
+    UPDATE onced.idempotency_keys s
+       SET status = 'failed', lease_token = NULL, lease_until = NULL, error = 'resolved with the whole',
+           updated_at = resolved.updated_at
+      FROM resolved
+     WHERE s.key = resolved.key AND s.scope > resolved.scope || '#' AND s.scope < resolved.scope || '$'
+       AND s.status = 'pending_external'
 )
 INSERT INTO onced.audit (id, at, who, action, scope, key, reason)
 SELECT $6, updated_at, $7, 'resolve --did-not-happen', scope, key, $8 FROM resolved;

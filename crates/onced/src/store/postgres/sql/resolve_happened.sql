@@ -10,6 +10,14 @@ resolved AS (
      WHERE k.scope = $1 AND k.key = $2 AND k.lease_token IS NOT DISTINCT FROM $3 AND k.status = 'pending_external'
        AND k.lease_until <= t.now
     RETURNING k.scope, k.key, k.updated_at
+), steps AS (
+    -- What is true of the whole is true of a step that has no outcome.
+    UPDATE onced.idempotency_keys s
+       SET status = 'completed', lease_token = NULL, lease_until = NULL, error = 'resolved with the whole', completed_at = resolved.updated_at,
+           updated_at = resolved.updated_at
+      FROM resolved
+     WHERE s.key = resolved.key AND s.scope > resolved.scope || '#' AND s.scope < resolved.scope || '$'
+       AND s.status = 'pending_external'
 )
 INSERT INTO onced.audit (id, at, who, action, scope, key, reason)
 SELECT $8, updated_at, $9, 'resolve --happened', scope, key, $10 FROM resolved;

@@ -1,0 +1,6 @@
+-- What a person says of the whole is true of a step of it that has no outcome.
+UPDATE onced_idempotency_keys
+   SET status = ?3, lease_token = NULL, lease_until = NULL, error = 'resolved with the whole',
+       updated_at = (SELECT now FROM onced_clock),
+       completed_at = CASE WHEN ?3 = 'completed' THEN (SELECT now FROM onced_clock) END
+ WHERE key = ?2 AND scope > ?1 || '#' AND scope < ?1 || '$' AND status = 'pending_external';
