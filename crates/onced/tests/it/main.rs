@@ -46,6 +46,7 @@ mod rival_process;
 mod rolled_back;
 mod silence;
 mod slow_owner;
+mod statements;
 mod steps;
 mod sweep;
 mod takings;
