@@ -2,7 +2,6 @@
 //! and beside the library, with nothing but the parameters put in.
 
 use onced::guard::Begun;
-use onced::store::keys::Transactional as _;
 use onced::store::mysql::MySqlStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::decision::{Enter, OnUnknown};
