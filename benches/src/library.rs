@@ -1,5 +1,6 @@
 //! The library beside plain SQL: the same business row, in the same driver, over the same pool.
 
+pub(crate) mod layer;
 mod sides;
 mod sql;
 
@@ -39,13 +40,11 @@ pub(crate) async fn run(postgres: &str, plan: &Plan, report: &mut Report) -> any
     for connections in CONNECTIONS {
         let url = format!("sqlite:{}", folder.path().join(format!("bench{connections}.db")).display());
         let store = SqliteStore::open(&url, &options(connections)).await?;
-        store.migrate().await?;
         compare(store, connections, plan, report).await?;
     }
     for connections in CONNECTIONS {
         let url = fresh_database(postgres).await?;
         let store = PgStore::open(&url, &options(connections)).await?;
-        store.migrate().await?;
         compare(store, connections, plan, report).await?;
     }
     Ok(())
@@ -63,6 +62,7 @@ fn options(connections: u32) -> StoreOptions {
 }
 
 async fn compare<S: Ledger>(store: S, connections: u32, plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    store.migrate_ledger().await?;
     store.make_tables().await?;
     let guard = Guard::new(store.clone(), LogDeliveries::All);
     let common = Common { store, guard };
@@ -73,7 +73,7 @@ async fn compare<S: Ledger>(store: S, connections: u32, plan: &Plan, report: &mu
         Side::new("atomic", crowd(count, || Atomic(common.clone()))),
         Side::new("leased", crowd(count, || Leased(common.clone()))),
     ];
-    let title = format!("{}, {connections} connection{}", S::NAME, if connections == 1 { "" } else { "s" });
+    let title = title(S::NAME, connections);
     let outcome = take_turns(&title, sides, plan).await?;
     report.comparison(&title, &outcome, &["bare", "sketch"]);
     if S::NAME == "PostgreSQL" {
@@ -81,6 +81,10 @@ async fn compare<S: Ledger>(store: S, connections: u32, plan: &Plan, report: &mu
         report.goal(format!("{title}: atomic × bare"), 0.65, outcome.ratio("atomic", "bare"));
     }
     Ok(())
+}
+
+fn title(what: &str, connections: u32) -> String {
+    format!("{what}, {connections} connection{}", if connections == 1 { "" } else { "s" })
 }
 
 fn crowd<W: Work + 'static>(count: usize, mut worker: impl FnMut() -> W) -> Workers {

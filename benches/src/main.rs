@@ -55,6 +55,8 @@ struct Options {
 enum Part {
     /// The library beside plain SQL.
     Library,
+    /// The axum layer beside the same handler unprotected.
+    Layer,
     /// The gateway beside its upstream and nginx.
     Gateway,
     /// The gateway beside another idempotency proxy.
@@ -92,6 +94,9 @@ async fn measure(options: &Options) -> anyhow::Result<Report> {
     let wanted = |part| options.only.is_empty() || options.only.contains(&part);
     if wanted(Part::Library) {
         library::run(&options.postgres, &plan, &mut report).await?;
+    }
+    if wanted(Part::Layer) {
+        library::layer::run(&options.postgres, &plan, &mut report).await?;
     }
     if wanted(Part::Gateway) {
         gateway::run(options, &plan, &mut report).await?;

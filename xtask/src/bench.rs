@@ -22,7 +22,7 @@ const PAGE: Page = Page {
 /// Five hundred requests are held at once, each on three sockets.
 const FILES: &str = "ulimit -n \"$(ulimit -H -n)\"; exec \"$@\"";
 
-/// What a claim costs: the library beside plain SQL, the gateway beside nginx and another idempotency proxy.
+/// What a claim costs: the library beside plain SQL, the axum layer beside a bare handler, the gateway beside nginx and another idempotency proxy.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -54,6 +54,8 @@ pub(crate) struct Claim {
 enum Part {
     /// Beside plain SQL, on SQLite and PostgreSQL
     Library,
+    /// The axum layer beside the same handler unprotected, on SQLite and PostgreSQL
+    Layer,
     /// Beside its upstream and nginx, on SQLite and PostgreSQL
     Gateway,
     /// Beside idempotent-proxy-server

@@ -18,7 +18,7 @@ use super::sql::Ledger;
 use crate::work::Work;
 
 const REQUEST: &str = r#"{"amount":4200,"currency":"eur","customer":"cus_9s6XKzkNRiz8i3"}"#;
-const RESPONSE: &str = r#"{"id":"ch_3MmlLrLkdIwHu7ix0snN0B15","amount":4200,"status":"succeeded"}"#;
+pub(super) const RESPONSE: &str = r#"{"id":"ch_3MmlLrLkdIwHu7ix0snN0B15","amount":4200,"status":"succeeded"}"#;
 const HEADERS: &str = r#"[["content-type","application/json"]]"#;
 
 /// What all sides share.

@@ -37,6 +37,7 @@ pub(super) trait Ledger: Store + Transactional<Tx = Transaction<'static, Self::D
     type Db: sqlx::Database;
     const NAME: &'static str;
 
+    fn migrate_ledger(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
     fn make_tables(&self) -> impl Future<Output = sqlx::Result<()>> + Send;
     fn order(tx: &mut Self::Tx, key: &str) -> impl Future<Output = sqlx::Result<()>> + Send;
     /// Whether nobody was faster.
@@ -55,6 +56,10 @@ macro_rules! ledger {
         impl Ledger for $store {
             type Db = $database;
             const NAME: &'static str = $name;
+
+            async fn migrate_ledger(&self) -> anyhow::Result<()> {
+                Ok(self.migrate().await?)
+            }
 
             async fn make_tables(&self) -> sqlx::Result<()> {
                 self.pool().execute($tables).await.map(drop)
