@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use onced::guard::{Guard, Step};
 use onced::http::axum::{Leased, LeasedError, Onced};
@@ -51,6 +52,11 @@ enum Does {
     /// The call is a step that gets no outcome, and the handler says 201 none the less.
     ForgetTheStep,
     KeepIt,
+    /// Answers in two pieces, between which it waits and writes its rows.
+    Stream,
+    /// The second piece is an error, or a panic.
+    StreamBreaks,
+    StreamPanics,
     Mistake,
     /// Opens its transaction before it calls.
     CallLate,
@@ -192,6 +198,9 @@ async fn handle<S: Tested>(
         | Does::StepThenConflicts(_)
         | Does::CallThenConflict
         | Does::ConflictAtCommit
+        | Does::Stream
+        | Does::StreamBreaks
+        | Does::StreamPanics
         | Does::Mistake => {}
     }
     if let Does::StepThenConflicts(conflicts) = does {
@@ -216,6 +225,9 @@ async fn handle<S: Tested>(
     } else if does == Does::HangAfter {
         hang().await;
     }
+    if matches!(does, Does::Stream | Does::StreamBreaks | Does::StreamPanics) {
+        return Ok((StatusCode::CREATED, streams(script.clone(), leased, key.to_owned(), does)).into_response());
+    }
     let tx = leased.tx().await?;
     S::run(tx, &format!("INSERT INTO orders (key) VALUES ('{key}')")).await?;
     let meets_a_conflict =
@@ -236,6 +248,22 @@ async fn handle<S: Tested>(
     Ok((StatusCode::from_u16(status).unwrap(), [("x-run", run.to_string())], by).into_response())
 }
 
+/// The right to execute goes with the body.
+fn streams<S: Tested>(script: Arc<Script>, mut leased: Leased<S>, key: String, does: Does) -> Body {
+    let second = async move {
+        script.go_on.acquire().await.unwrap().forget();
+        assert!(does != Does::StreamPanics, "as the test wants it");
+        if does == Does::StreamBreaks {
+            return Err("as the test wants it".into());
+        }
+        let tx = leased.tx().await?;
+        S::run(tx, &format!("INSERT INTO orders (key) VALUES ('{key}')")).await?;
+        Ok::<_, axum::BoxError>(Bytes::from_static(b"two"))
+    };
+    let first = async { Ok(Bytes::from_static(b"one")) };
+    Body::from_stream(stream::once(first).chain(stream::once(second)))
+}
+
 macro_rules! on_all {
     ($($name:ident => $of:ident;)*) => {
         $(#[tokio::test(flavor = "multi_thread")]
@@ -253,6 +281,7 @@ on_all! {
     a_panic_is_a_failed_attempt_before_the_call_and_unknown_after_it => panics;
     what_was_taken_over_pending_keeps_its_downstream_key => taken_over;
     what_the_handler_keeps_or_forgets_is_not_stored => kept;
+    an_answer_without_a_length_goes_out_as_it_comes_and_ends_once_it_is_stored => streamed;
     o_05_a_slow_owner_changes_nothing_and_tells_the_others_outcome => o_05;
     o_13_a_mismatch_goes_before_in_progress => o_13;
     o_29_a_hot_key_holds_no_connection_while_its_handler_calls => o_29;
@@ -380,6 +409,51 @@ async fn kept<S: Tested>() {
     let answer = app.order(&late).await;
     assert_eq!((answer.status, answer.body.len()), (StatusCode::INTERNAL_SERVER_ERROR, 0));
     assert_eq!(app.columns(&late, "status, called_at").await, ["failed", "NULL"]);
+}
+
+async fn streamed<S: Tested>() {
+    let app = App::<S>::new(OnUnknown::Hold).await;
+    let begin = async |does| {
+        let key = fresh_key();
+        app.next(&[does]);
+        let request = Request::post("/orders").header("idempotency-key", key.as_str());
+        let request = request.header("content-type", "application/json").body(Body::from("{\"q\":1}")).unwrap();
+        let (head, mut body) = app.router.clone().oneshot(request).await.unwrap().into_parts();
+        assert_eq!((head.status, head.headers.contains_key("onced-key-expires")), (StatusCode::CREATED, false));
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+        assert_eq!(app.columns(&key, "status").await, ["pending_external"]);
+        assert_eq!(app.order(&key).await.code(), "in-progress");
+        (key, body)
+    };
+    let goes_on = || app.script.go_on.add_permits(1);
+    // Whole: when it has ended, it is stored.
+    let (key, body) = begin(Does::Stream).await;
+    goes_on();
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "two");
+    assert_eq!(app.columns(&key, "status").await, ["completed"]);
+    let again = app.order(&key).await;
+    assert_eq!((again.status, again.is_replay(), &again.body[..]), (StatusCode::CREATED, true, &b"onetwo"[..]));
+    assert_eq!(app.bench.orders(&key).await, 1);
+
+    // Nobody reads on, and it is recorded all the same.
+    let (key, body) = begin(Does::Stream).await;
+    drop(body);
+    goes_on();
+    until("it is complete", async || app.columns(&key, "status").await == ["completed"]).await;
+    assert_eq!((&app.order(&key).await.body[..], app.bench.orders(&key).await), (&b"onetwo"[..], 1));
+
+    // No client takes for whole what is not stored; after its call the outcome is unknown.
+    for does in [Does::StreamBreaks, Does::StreamPanics, Does::Stream] {
+        let (key, body) = begin(does).await;
+        if does == Does::Stream {
+            app.bench.alter(&key, "lease_token = 'of-somebody-else'").await;
+        }
+        goes_on();
+        assert!(body.collect().await.is_err(), "{does:?}");
+        assert_eq!(app.columns(&key, "status").await, ["pending_external"], "{does:?}");
+        assert_eq!(app.bench.orders(&key).await, 0, "{does:?}");
+    }
+    assert_eq!(app.calls(), 5);
 }
 
 /// The pauses of the case are what the lease and its end are made to be.

@@ -90,7 +90,7 @@ where
                 }
                 resume_unwind(panic)
             }
-            Came::BrokeOff => "the handler's answer broke off",
+            Came::Streams { .. } | Came::BrokeOff => "the handler's answer broke off",
             Came::TookTooLong => "the handler took longer than its lease",
         };
         self.complain(why);

@@ -42,8 +42,12 @@ impl<S: Transactional> Held<S> {
 /// The right to execute, as an argument of a handler behind [`Onced::leased`](super::Onced::leased): to announce outside
 /// calls, and to write the rows that commit with the key and the handler's answer.
 ///
-/// It goes back when it is dropped, at the latest when the handler returns. A handler that keeps it (in a task, in a
-/// streaming body) has 500 for its answer, and nothing is ended.
+/// It goes back when it is dropped, at the latest when the handler's answer has ended. Where the handler keeps it for longer,
+/// in a task, nothing is ended, and what the record says then is answered instead.
+///
+/// An answer without a length (a stream of events) goes out as it comes, and is recorded on the way; it may have this argument
+/// with it. It ends once its outcome is stored. Where it is not stored, it is broken off instead of ended, so that no client takes
+/// it for whole.
 pub struct Leased<S: Transactional>(OwnedMappedMutexGuard<Option<Held<S>>, Held<S>>)
 where
     S: 'static,

@@ -96,8 +96,8 @@ impl<S: Store + Transactional> Onced<S> {
 }
 
 /// How a handler executes.
-#[derive(Clone, Copy, Debug)]
-enum Mode {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
     Atomic,
     Leased,
 }
@@ -106,7 +106,7 @@ enum Mode {
 #[derive(Clone)]
 pub(super) struct Settings<S> {
     pub(super) guard: Guard<S>,
-    mode: Mode,
+    pub(super) mode: Mode,
     scope: Scope,
     tenant: Option<TenantOf>,
     key: KeyOf,

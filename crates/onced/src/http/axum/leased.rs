@@ -8,22 +8,29 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
+use bytes::Bytes;
+use http::response::Parts;
 use onced_core::failure::{Answer, EarlierCall, Effect, On5xx, Rules, Settlement};
 use onced_core::record::{Status, StoredResponse};
 use onced_core::time::Timestamp;
+use tokio::time::Instant;
 use tower::Service;
 
 use super::extract::Slot;
 use super::held::Held;
 use super::run::{Came, Run, drop_tx};
+use super::streamed::{self, Streamed};
 use crate::guard::{EndError, OwnRecord, Permit, Standing, Store, Tries};
+use crate::http::outcome;
 use crate::http::respond::{self, Problem};
 use crate::store::StoreErrorKind;
 use crate::store::keys::Transactional;
 
 /// What became of one run of the handler.
-enum Ran<S> {
+enum Ran<S: Transactional> {
     Answered(Response),
+    /// An answer whose end is still to come.
+    Streams(Streamed<S>),
     /// Its rows were rolled back for a reason that passes, and no call's outcome is lost by running it again.
     Again(Box<Permit<S>>),
 }
@@ -46,6 +53,7 @@ where
     loop {
         permit = match run.leased(inner.clone(), permit).await {
             Ran::Answered(response) => return Ok(response),
+            Ran::Streams(streamed) => return Ok(streamed::pass_on(run, streamed)),
             Ran::Again(permit) if tries.again(true).await => *permit,
             Ran::Again(permit) => {
                 let failed = permit.fail("the database rolled the handler back again and again", None).await;
@@ -71,7 +79,11 @@ where
         let store = self.settings.guard.store();
         let own_record = permit.own_record();
         let slot = Slot::holding(Held::new(store.clone(), permit));
+        let until = Instant::now() + self.limit();
         let came = self.handler(inner, &slot, self.limit()).await;
+        if let Came::Streams { head, body } = came {
+            return Ran::Streams(Streamed { slot, head, body, until });
+        }
         let Some(Held { permit, tx, no_effect, .. }) = slot.take() else {
             if let Came::Panicked(panic) = came {
                 resume_unwind(panic)
@@ -96,12 +108,51 @@ where
                 self.give_up(permit, is_known, "the handler panicked").await;
                 resume_unwind(panic)
             }
-            Came::BrokeOff => "the handler's answer broke off",
+            Came::Streams { .. } | Came::BrokeOff => "the handler's answer broke off",
             Came::TookTooLong => "the handler took longer than it may",
         };
         self.complain(why);
         drop_tx(store, tx).await;
         Ran::Answered(self.give_up(permit, is_known, why).await)
+    }
+
+    /// Ends the attempt of an answer that has gone out, by what was read of its body: `None` where that is too large to be
+    /// kept. Whether the record now says what the client was told.
+    pub(super) async fn end_streamed(
+        &self,
+        slot: &Slot<Held<S>>,
+        head: Parts,
+        read: Result<Option<Bytes>, &'static str>,
+    ) -> bool {
+        let Some(Held { permit, tx, no_effect, .. }) = slot.take() else {
+            self.complain("the handler kept its right to execute: nothing is ended");
+            return false;
+        };
+        let is_known = no_effect || !permit.has_unknown_call();
+        let bytes = match read {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                self.complain(why);
+                drop_tx(self.settings.guard.store(), tx).await;
+                self.give_up(permit, is_known, why).await;
+                return false;
+            }
+        };
+        let stored = self.stored(&head, bytes);
+        let answer = Answer { says_no_effect: is_known, ..outcome::answer(&head, &stored) };
+        let mut response = Response::from_parts(head, Body::empty());
+        response.extensions_mut().insert(HandlersOwn);
+        match self.end_leased(permit, tx, &answer, response, stored).await {
+            Ran::Answered(response) => response.extensions().get::<HandlersOwn>().is_some(),
+            Ran::Streams(_) => false,
+            // Its answer has gone out and cannot be taken back: the next attempt writes the rows.
+            Ran::Again(permit) => {
+                if let Err(error) = permit.fail("the database rolled the handler's rows back", None).await {
+                    tracing::error!(%error, "a failed attempt could not be recorded");
+                }
+                false
+            }
+        }
     }
 
     /// After its last renewal a lease lasts once more.
@@ -233,6 +284,10 @@ where
         respond::standing(standing, &self.subject(standing.expires_at), lease).map(Body::from)
     }
 }
+
+/// Marks the handler's own answer, so that it is known from one that stands in for it.
+#[derive(Clone, Copy)]
+struct HandlersOwn;
 
 fn expiring(mut response: Response, at: Option<Timestamp>) -> Response {
     respond::expires(response.headers_mut(), at);

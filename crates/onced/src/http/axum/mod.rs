@@ -30,6 +30,7 @@ mod held;
 mod layer;
 mod leased;
 mod run;
+mod streamed;
 
 pub use self::extract::{NoTransaction, Tx, TxError};
 pub use self::held::{Leased, LeasedError};

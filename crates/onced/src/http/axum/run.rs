@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::response;
+use http::{HeaderMap, response};
 use onced_core::failure::Answer;
 use onced_core::record::StoredResponse;
 use onced_core::time::Timestamp;
@@ -19,7 +19,8 @@ use uuid::Uuid;
 
 use super::body::{self, Kept};
 use super::extract::{Passes, Slot};
-use super::layer::{Delivery, Settings};
+use super::layer::{Delivery, Mode, Settings};
+use super::streamed;
 use crate::guard::{Begun, GuardError, Store};
 use crate::http::respond::{self, Instead, Problem, Subject};
 use crate::http::{headers, outcome};
@@ -32,6 +33,11 @@ pub(super) enum Came {
         answer: Answer,
         response: Response,
         stored: StoredResponse,
+    },
+    /// The head of an answer without a length, where such a one is passed on as it comes.
+    Streams {
+        head: response::Parts,
+        body: Body,
     },
     /// No answer: its transaction was rolled back for a reason that passes.
     Passes,
@@ -79,21 +85,22 @@ where
                 return Came::Passes;
             }
             let (mut head, body) = response.into_parts();
+            if self.settings.mode == Mode::Leased && streamed::is_stream(&body) {
+                return Came::Streams { head, body };
+            }
             let Some(Kept { bytes, body }) = body::kept(body, self.settings.max_response_bytes).await else {
                 return Came::BrokeOff;
             };
             let stored = self.stored(&head, bytes);
             let answer = outcome::answer(&head, &stored);
-            // What these say is the record's to say.
-            headers::strip_own(&mut head.headers);
-            head.headers.remove(respond::REPLAYED);
+            strip(&mut head.headers);
             Came::Answered { answer, response: Response::from_parts(head, body), stored }
         };
         let ran = tokio::time::timeout(limit, AssertUnwindSafe(ran).catch_unwind()).await;
         ran.map_or(Came::TookTooLong, |ran| ran.unwrap_or_else(Came::Panicked))
     }
 
-    fn stored(&self, head: &response::Parts, bytes: Option<Bytes>) -> StoredResponse {
+    pub(super) fn stored(&self, head: &response::Parts, bytes: Option<Bytes>) -> StoredResponse {
         let body_omitted = bytes.is_none();
         StoredResponse { body_omitted, ..outcome::to_store(head, bytes, &self.settings.store_headers) }
     }
@@ -141,6 +148,12 @@ where
         let request = &self.delivery.request;
         Subject { scope: request.scope.clone(), key: Some(request.key.clone()), expires_at }
     }
+}
+
+/// What these say is the record's to say.
+pub(super) fn strip(headers: &mut HeaderMap) {
+    headers::strip_own(headers);
+    headers.remove(respond::REPLAYED);
 }
 
 /// Rolls a transaction back that may have gone already.
