@@ -90,6 +90,7 @@ where
                 }
                 resume_unwind(panic)
             }
+            // An answer in atomic mode is read to its end.
             Came::Streams { .. } | Came::BrokeOff => "the handler's answer broke off",
             Came::TookTooLong => "the handler took longer than its lease",
         };

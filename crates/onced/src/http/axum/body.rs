@@ -1,4 +1,4 @@
-//! Bodies: a request's read whole within bounds, an answer's read as far as it is stored.
+//! Bodies: a request's read whole within bounds, an answer's of known length read as far as it is stored.
 
 use std::time::Duration;
 

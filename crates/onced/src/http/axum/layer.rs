@@ -65,8 +65,10 @@ impl<S: Store + Transactional> Onced<S> {
     /// [`no_effect`](super::Leased::no_effect); otherwise the outcome is unknown once the lease is over, and the policy's
     /// `on_unknown` says what then. So it is with a panic too. A duplicate meanwhile gets 409.
     ///
-    /// The handler runs in a task of its own, for [`max_execution`](OncedLayer::max_execution) at most. Its answer is read
-    /// whole before it is sent, as far as it is kept.
+    /// The handler runs in a task of its own, for [`max_execution`](OncedLayer::max_execution) at most. An answer whose length is
+    /// known is read whole before it is sent, as far as it is kept. One without a length (a stream of events) goes out as it comes:
+    /// it has no `Onced-Key-Expires`, ends once its outcome is stored, and is broken off where it is not stored. A client that
+    /// reads slowly holds it up, one that hangs up does not.
     pub fn leased(&self, scope: Scope) -> OncedLayer<S> {
         self.layer(scope, Mode::Leased)
     }
