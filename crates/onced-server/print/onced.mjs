@@ -41,6 +41,8 @@ export function problem(cause, scope, key, wait = 1, expires = null) {
   return until({ status, headers: headers.slice(0, retry === 'same-key' ? 3 : 2), body: Buffer.from(JSON.stringify(told)) }, expires)
 }
 async function ask(client, name, given) {
+  const idle = ['begin', 'complete', 'fail'].includes(name) && client.getTransactionStatus?.() === 'I'
+  if (idle) throw new Error(`onced.${name} needs a transaction: begin one`)
   const named = Object.keys(given).map((parameter, index) => `${parameter} => $${index + 1}`)
   return (await client.query(`SELECT * FROM ${SCHEMA}.${name}(${named.join(', ')})`, Object.values(given))).rows[0]
 }
@@ -57,8 +59,8 @@ export class Claim {
   }
   /** Stores the outcome beside the business rows; with "fail" and an `error`, an attempt that had no effect. */
   async complete(client, /** @type {Answer} */ answer, name = 'complete', given = {}) {
-    const response_headers = JSON.stringify((answer.headers ?? []).filter(([header]) => KEPT.has(header)))
-    const stored = { response_code: answer.status, response_headers, response_body: answer.body ?? Buffer.alloc(0) }
+    const response_headers = JSON.stringify((answer.headers ?? []).map(([header, value]) => [header.toLowerCase(), value]).filter(([header]) => KEPT.has(header)))
+    const stored = { response_code: answer.status, response_headers, response_body: Buffer.from(answer.body ?? '') }
     return until(answer, await this.do(client, name, { ...stored, ...given }))
   }
 }
@@ -70,24 +72,22 @@ function restored(row, of, omitted) {
 /** Claims the key, first of all in the client's transaction. What is not a `Claim` is an answer for the caller. */
 export async function begin(client, scope, key, request_hash, policy = {}) {
   const row = await ask(client, 'begin', { scope, key, request_hash, ...policy })
-  if (row.decision === 'execute') {
-    return new Claim({ ...row, scope, key, call: row.call_known ? restored(row, 'call', row.call_omitted) : null })
-  }
+  if (row.decision === 'execute') return new Claim({ ...row, scope, key, call: row.call_known ? restored(row, 'call', row.call_omitted) : null })
   if (row.decision === 'replay') return until(restored(row, 'response', row.body_omitted), row.expires_at, ['idempotent-replayed', 'true'])
   return problem(row.decision, scope, key, row.retry_after, row.expires_at)
 }
 async function transaction(pool, run) {
   const client = await pool.connect().catch((error) => { throw Object.assign(error, { lost: true }) })
-  let lost
+  let lost, failed
   const broken = (error) => { lost ??= error }
   client.on('error', broken) // without a listener it would end the process
   try {
     await client.query('BEGIN')
     return [await run(client), await client.query('COMMIT')][0]
   } catch (error) {
-    await client.query('ROLLBACK').catch(broken)
+    failed = await client.query('ROLLBACK').then(() => error, broken) // parts of the work may still be using the client: it goes
     throw lost ? Object.assign(error, { lost: true }) : error
-  } finally { client.off('error', broken).release(lost) }
+  } finally { client.off('error', broken).release(lost ?? failed) }
 }
 
 /** Runs a whole transaction, and again after a conflict or a lost connection; 503 where that does not pass. */
@@ -97,7 +97,7 @@ export async function whole(pool, scope, key, run) {
     try {
       return await transaction(pool, run)
     } catch (error) {
-      const [state, said] = [error.code ?? '', `${error.message} ${error.where}`]
+      const [state, said] = error.severity ? [error.code, `${error.message} ${error.where}`] : ['', ''] // else it is not PostgreSQL's
       const passes = error.lost || /^(40|53|55P03|57|25P03)/.test(state)
       if ((state === 'OC003' && !said.includes('a key is')) || !(passes || /^OC/.test(state) || said.includes(`${SCHEMA}.`))) throw error
       console.warn(`onced: scope ${scope}, key ${JSON.stringify(key.slice(0, 6))}: ${state === 'OC001' ? 'lost ownership' : error.name} ${state}`)
@@ -119,8 +119,8 @@ export function atomic(pool, scope, key, hash, work, policy = {}) {
 /** `call(claim)` asks outside, done well within the lease; then `work(client, claim, its answer)` and the outcome together. */
 export async function leased(pool, scope, key, hash, call, work, { leaseSeconds = 30, ...policy } = {}) {
   const given = { enter: 'pending_external', lease_token: randomUUID(), lease: `${leaseSeconds} seconds`, ...policy }
-  const started = performance.now()
-  const claim = await whole(pool, scope, key, (client) => begin(client, scope, key, hash, given))
+  let started // the lease counts from the first `begin`, not from the wait for a connection
+  const claim = await whole(pool, scope, key, (client) => { started ??= performance.now(); return begin(client, scope, key, hash, given) })
   if (!(claim instanceof Claim)) return claim
   try {
     if (!claim.call && performance.now() - started > leaseSeconds * 667) throw new Error('too little is left of the lease to call')

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, ContextManager, Sequence, TypeVar
 import psycopg, psycopg.rows
 SCHEMA, log = "onced", logging.getLogger("onced")  # another schema where the ledger's setting `schema` names one
-Conn = psycopg.Connection[Any]; C = TypeVar("C"); T = TypeVar("T")
-Connect = Callable[[], ContextManager[C]]  # commits at its end, as a pool's `connection` does
+Conn = psycopg.Connection[Any]; C = TypeVar("C"); T = TypeVar("T"); Connect = Callable[[], ContextManager[C]]  # commits at its end
 KEPT = {"content-type", "content-language", "content-disposition", "content-encoding", "content-location", "location", "etag",
         "last-modified", "cache-control", "vary", "link"}  # they describe an answer; no other header is stored
 PROBLEMS = {"in_progress": (409, "in-progress", "same-key", "This request is being executed"),
@@ -51,6 +50,8 @@ def problem(cause: str, scope: str, key: str | None, wait: int = 1, expires: Any
     return Answer(status, json.dumps({**told, "key": key} if key else told).encode(), headers[: 3 if retry == "same-key" else 2]).until(expires)
 
 def _ask(conn: Conn, function: str, **given: Any) -> dict[str, Any]:
+    if function in ("begin", "complete", "fail") and conn.autocommit and conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        raise ValueError(f"onced.{function} needs a transaction: open one, or turn autocommit off")
     named = ", ".join(f"{name} => %({name})s" for name in given)
     with conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
         return cursor.execute(f"SELECT * FROM {SCHEMA}.{function}({named})".encode(), given).fetchone() or {}
@@ -70,8 +71,8 @@ class Claim:
         return _ask(conn, function, scope=self.scope, key=self.key, lease_token=self.lease_token, **given)[function]
     def complete(self, conn: Conn, answer: Answer, function: str = "complete", **given: Any) -> Answer:
         """Stores the outcome beside the business rows; with "fail" and an `error`, an attempt that had no effect."""
-        stored = dict(response_code=answer.status, response_body=answer.body, **given)
-        stored["response_headers"] = json.dumps([pair for pair in answer.headers if pair[0] in KEPT])
+        stored = dict(response_code=answer.status, response_body=bytes(answer.body), **given)
+        stored["response_headers"] = json.dumps([(name.lower(), value) for name, value in answer.headers if name.lower() in KEPT])
         return answer.until(self.do(conn, function, **stored))
 
 def _restored(row: dict[str, Any], of: str, omitted: bool) -> Answer:
@@ -80,8 +81,6 @@ def _restored(row: dict[str, Any], of: str, omitted: bool) -> Answer:
 
 def begin(conn: Conn, scope: str, key: str, request_hash: bytes, **policy: Any) -> Claim | Answer:
     """Claims the key, first of all in conn's transaction. An `Answer` is for the caller. `policy`: as `onced.begin` has it."""
-    if conn.autocommit and conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-        raise ValueError("onced.begin needs a transaction: open one, or turn autocommit off")
     row = _ask(conn, "begin", scope=scope, key=key, request_hash=request_hash, **policy)
     if row["decision"] == "execute":
         call = _restored(row, "call", row["call_omitted"]) if row["call_known"] else None
@@ -101,7 +100,7 @@ def whole(connect: Connect[C], scope: str, key: str | None, run: Callable[[C], T
             cause = getattr(error, "orig", error)  # SQLAlchemy wraps the driver's
             state, said = getattr(cause, "sqlstate", None) or "", str(cause)
             passes = isinstance(cause, psycopg.OperationalError) or state[:2] == "40" or state == "25P03"
-            if state == "OC003" and "a key is" not in said or not passes and state[:2] != "OC" and f"{SCHEMA}." not in said:
+            if state == "OC003" and "a key is" not in said or not passes and state[:2] != "OC" and not (isinstance(cause, psycopg.Error) and f"{SCHEMA}." in said):
                 raise  # the work's own failure, or a mistake in the call of `begin`
             why = {"OC001": "lost ownership", "OC003": "no key"}.get(state, type(cause).__name__)
             log.warning("scope %s, key %.8r: %s %s", scope, key, why, state)
@@ -121,11 +120,12 @@ def leased(connect: Connect[Conn], scope: str, key: str | None, request_hash: by
            work: Callable[[Conn, Claim, Answer], Answer], lease: datetime.timedelta = datetime.timedelta(seconds=30), **policy: Any) -> Answer:
     """`call(claim)` asks outside, done well within the lease; then `work(conn, claim, its answer)` and the outcome together."""
     policy = {"enter": "pending_external", "lease_token": uuid.uuid4().hex, "lease": lease, **policy}
-    started, claim = time.monotonic(), whole(connect, scope, key, lambda conn: begin(conn, scope, key or "", request_hash, **policy))
+    started: list[float] = []  # the lease counts from the first `begin`, not from the wait for a connection
+    claim = whole(connect, scope, key, lambda conn: (started.append(time.monotonic()), begin(conn, scope, key or "", request_hash, **policy))[1])
     if isinstance(claim, Answer):
         return claim
     try:
-        if not claim.call and time.monotonic() - started > lease.total_seconds() * 2 / 3:
+        if not claim.call and time.monotonic() - started[0] > lease.total_seconds() * 2 / 3:
             raise TimeoutError("too little is left of the lease to call")
         answered = claim.call or call(claim)
         return whole(connect, scope, key, lambda conn: claim.complete(conn, work(conn, claim, answered)))

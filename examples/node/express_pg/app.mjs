@@ -86,7 +86,7 @@ app.post('/api/charge', tenant, raw, async (request, response) => {
     const headers = { 'idempotency-key': claim.downstream_key, 'content-type': 'application/json' }
     const answered = await fetch(`${PROVIDER}/charges`, { method: 'POST', headers, body, signal: AbortSignal.timeout(20_000) })
     const answer = { status: answered.status, body: Buffer.from(await answered.arrayBuffer()) }
-    if (answer.status >= 500) throw new NoEffect(answer)
+    if (answer.status >= 500 || [401, 403, 407, 408, 409, 425, 429].includes(answer.status)) throw new NoEffect(answer)
     return answer
   }
   const work = async (client, claim, answered) => {

@@ -91,7 +91,7 @@ def event(incoming: Incoming) -> Response:
 
     def work(conn, claim):
         insert = "INSERT INTO orders (tenant, reference, body) VALUES ('stripe', %s, %s) ON CONFLICT (reference) DO NOTHING"
-        reference = about["subscription"] if "subscription" in about else about["id"]
+        reference = about.get("subscription") or about["id"]
         if conn.execute(insert, (reference, body)).rowcount == 1:
             # The mail goes out after the commit, by the example of a queue: job_queue.
             conn.execute("INSERT INTO jobs (kind, payload) VALUES ('mail', %s)", (reference,))
@@ -113,7 +113,7 @@ def charge(incoming: Incoming, tenant: Tenant) -> Response:
                 return onced.Answer(response.status, response.read())
         except urllib.error.HTTPError as refused:
             answer = onced.Answer(refused.code, refused.read())
-            if refused.code >= 500:
+            if refused.code >= 500 or refused.code in (401, 403, 407, 408, 409, 425, 429):  # no outcome: ask again
                 raise onced.NoEffect(answer)
             return answer
 

@@ -53,7 +53,12 @@ while True:
     with pool.connection() as conn:
         task = conn.execute(TAKE).fetchone()
     if task:
-        print("job", task[0], perform(*task).status, flush=True)
+        answer = perform(*task)
+        if ("idempotent-replayed", "true") in answer.headers:
+            # Its outcome is known without its work: somebody has resolved it. It must not be taken when its key has expired.
+            with pool.connection() as conn:
+                conn.execute("DELETE FROM jobs WHERE id = %s", (task[0],))
+        print("job", task[0], answer.status, flush=True)
     elif "--until-empty" in sys.argv:
         break
     else:
