@@ -12,6 +12,7 @@ mod axum_example;
 mod axum_layer;
 mod axum_layer_routes;
 mod axum_leased;
+mod axum_leased_app;
 mod begin_tx;
 mod bench;
 mod cancelled;

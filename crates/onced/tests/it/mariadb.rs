@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::bench::{
-    Bench, LIMIT, Tested as _, delivery, executes, fresh_key, line, options, patient, request_of, scope, until,
+    Bench, LIMIT, SCOPE, Tested as _, delivery, executes, fresh_key, line, options, patient, request_of, scope, until,
 };
 use crate::plant;
 
@@ -469,4 +469,22 @@ async fn receive(client: &mut TcpStream) -> Vec<u8> {
     let mut packet = vec![0; u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize];
     client.read_exact(&mut packet).await.unwrap();
     packet
+}
+
+/// The steps of what was picked are deleted by a statement of their own. A record that the one before it has spared, as the
+/// clock was set back in between, keeps them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_steps_of_a_record_that_is_still_there_are_not_swept() {
+    const SWEEP_STEPS: &str = include_str!("../../src/store/mysql/sql/sweep_steps.sql");
+    let bench = Maria::new().await;
+    let key = fresh_key();
+    plant::line(&bench, &line("pending-over-known"), &key).await;
+    bench.alter(&key, "status = 'completed', lease_until = NULL").await;
+    let pairs = format!(r#"'[["{SCOPE}#call","{}"]]'"#, key.as_str());
+    let sweep = SWEEP_STEPS.replacen('?', &pairs, 1);
+    let before = bench.record(&key).await;
+    assert_eq!((before.len(), bench.execute(&sweep).await), (2, 0));
+    assert_eq!(bench.record(&key).await, before);
+    assert_eq!(bench.execute(&format!("DELETE FROM {{keys}} WHERE scope = '{SCOPE}'")).await, 1);
+    assert_eq!(bench.execute(&sweep).await, 1);
 }

@@ -11,7 +11,7 @@ use onced_core::record::{Status, StoredResponse};
 use tower::Service;
 
 use super::extract::Slot;
-use super::run::{Came, Run, drop_tx};
+use super::run::{BROKE_OFF, Came, Run, drop_tx};
 use crate::guard::{Atomic, Begun, Completed, EndError, GuardError, Store, Tries};
 use crate::http::respond::{self, Problem};
 use crate::store::StoreErrorKind;
@@ -91,7 +91,7 @@ where
                 resume_unwind(panic)
             }
             // An answer in atomic mode is read to its end.
-            Came::Streams { .. } | Came::BrokeOff => "the handler's answer broke off",
+            Came::Streams { .. } | Came::BrokeOff => BROKE_OFF,
             Came::TookTooLong => "the handler took longer than its lease",
         };
         self.complain(why);

@@ -90,8 +90,8 @@ where
         self.0.permit.may_start_call()
     }
 
-    /// Announces the one outside call of this work, before its first byte is sent: by each attempt that calls. Work with several, or whose call shall
-    /// not be repeated after a serialization failure of its rows, takes [`step`](Self::step)s.
+    /// Announces the one outside call of this work, before its first byte is sent: by each attempt that calls. Work with
+    /// several, or whose call shall not be repeated after a serialization failure of its rows, takes [`step`](Self::step)s.
     ///
     /// # Errors
     /// As [`Permit::external`]. Answer with the error.

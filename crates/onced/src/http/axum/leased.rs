@@ -18,7 +18,7 @@ use tower::Service;
 
 use super::extract::Slot;
 use super::held::Held;
-use super::run::{Came, Run, drop_tx};
+use super::run::{BROKE_OFF, Came, Run, drop_tx};
 use super::streamed::{self, Streamed};
 use crate::guard::{EndError, OwnRecord, Permit, Standing, Store, Tries};
 use crate::http::outcome;
@@ -108,7 +108,7 @@ where
                 self.give_up(permit, is_known, "the handler panicked").await;
                 resume_unwind(panic)
             }
-            Came::Streams { .. } | Came::BrokeOff => "the handler's answer broke off",
+            Came::Streams { .. } | Came::BrokeOff => BROKE_OFF,
             Came::TookTooLong => "the handler took longer than it may",
         };
         self.complain(why);

@@ -26,6 +26,9 @@ use crate::http::respond::{self, Instead, Problem, Subject};
 use crate::http::{headers, outcome};
 use crate::store::keys::Transactional;
 
+/// Of an answer that broke off.
+pub(super) const BROKE_OFF: &str = "the handler's answer broke off";
+
 /// What a handler came to.
 pub(super) enum Came {
     /// An answer, read as far as it is kept.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::extract::Slot;
 use super::held::Held;
-use super::run::{Run, strip};
+use super::run::{BROKE_OFF, Run, strip};
 use crate::guard::Store;
 use crate::store::keys::Transactional;
 
@@ -60,25 +60,25 @@ where
     let limit = run.settings.max_response_bytes;
     let reading = AssertUnwindSafe(read(body, limit, &sender)).catch_unwind();
     let read = match timeout_at(until, reading).await {
-        Ok(Ok(Some(read))) => Ok(read),
-        Ok(Ok(None)) => Err("the handler's answer broke off"),
+        Ok(Ok(read)) => read,
         Ok(Err(_)) => Err("the handler panicked in its answer"),
         Err(_) => Err("the handler took longer than it may"),
     };
-    if !run.end_streamed(&slot, head, read.map(|Read(bytes)| bytes)).await {
+    if !run.end_streamed(&slot, head, read).await {
         // Its client must not take it for whole. Where the client has gone there is nobody to tell.
         drop(sender.send(Err(io::Error::other("the outcome is not stored"))).await);
     }
 }
 
-/// What goes into the record; `None` where it is too large.
-struct Read(Option<Bytes>);
-
-/// Reads it to its end; `None` where it breaks off.
-async fn read(mut body: Body, limit: usize, sender: &mpsc::Sender<io::Result<Frame<Bytes>>>) -> Option<Read> {
+/// Reads it to its end, and gives what goes into the record: `None` where that is too large.
+async fn read(
+    mut body: Body,
+    limit: usize,
+    sender: &mpsc::Sender<io::Result<Frame<Bytes>>>,
+) -> Result<Option<Bytes>, &'static str> {
     let mut kept = Some(BytesMut::new());
     while let Some(frame) = body.frame().await {
-        let frame = frame.ok()?;
+        let frame = frame.map_err(|_| BROKE_OFF)?;
         if let (Some(read), Some(data)) = (&mut kept, frame.data_ref()) {
             read.extend_from_slice(data);
             if read.len() > limit {
@@ -88,5 +88,5 @@ async fn read(mut body: Body, limit: usize, sender: &mpsc::Sender<io::Result<Fra
         // Nobody may be there any more: it is recorded for those who ask again.
         drop(sender.send(Ok(frame)).await);
     }
-    Some(Read(kept.map(BytesMut::freeze)))
+    Ok(kept.map(BytesMut::freeze))
 }
