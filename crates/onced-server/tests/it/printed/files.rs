@@ -130,6 +130,31 @@ async fn o_30_1(language: &str) {
     assert_eq!(rows, ["first", "before", "after"]);
 }
 
+/// What an application does wrong is told to it, and nothing of it is kept.
+#[tokio::test]
+async fn mistakes_are_raised_python() {
+    let database = database().await;
+    let told = script("python", &["mistakes", database.url()]).await;
+    let expected = json!({
+        "ended alone": false, "begun alone": false, "text kept": false, "rows of text": 0,
+        "headers": ["content-type", "idempotent-replayed", "onced-key-expires"], "after a wait": 200,
+    });
+    assert_eq!(told, expected);
+}
+
+#[tokio::test]
+async fn mistakes_are_raised_node() {
+    let database = database().await;
+    let told = script("node", &["mistakes", database.url()]).await;
+    let expected = json!({
+        "ended alone": "onced.complete needs a transaction: begin one", "begun alone": "onced.begin needs a transaction: begin one",
+        "not of PostgreSQL": ["gone", 1], "named as ours": "onced.foo", "a late part": "refused",
+        "headers": ["content-type", "idempotent-replayed", "onced-key-expires"], "same body": true, "after a wait": 200,
+    });
+    assert_eq!(told, expected);
+    assert_eq!(orders(&database).await, 0);
+}
+
 #[tokio::test]
 async fn python_makes_the_hashes_of_the_vectors() {
     makes_the_hashes_of_the_vectors("python").await;

@@ -307,6 +307,14 @@ async fn refused_and_lost(example: Example) {
     assert_eq!(record(&database, "refused").await[..2], ["failed", "1"]);
     assert_eq!(send(app.address, &charge("refused")).await.status, 200);
 
+    // Come later, and other answers that say nothing of the charge, are not its outcome.
+    for (key, status) in [("later", 429), ("running", 409), ("rotated", 401)] {
+        provider.script([Rule::on_run(1, Reply::status(status).without_effect())]);
+        assert_eq!(send(app.address, &charge(key)).await.status, status);
+        assert_eq!(record(&database, key).await[..2], ["failed", "1"], "{status}");
+        assert_eq!(send(app.address, &charge(key)).await.status, 200);
+    }
+
     provider.script([Rule::on_run(1, Reply::lose_answer())]);
     let lost = send(app.address, &charge("lost")).await;
     is_problem(&lost, 504, "outcome-unknown");
@@ -315,8 +323,8 @@ async fn refused_and_lost(example: Example) {
     let_leases_run_out(database.sql(), Backend::Postgres).await;
     let retry = send(app.address, &charge("lost")).await;
     assert_eq!((retry.status, is_replayed(&retry)), (200, false), "{retry:?}");
-    assert_eq!(provider.effects_by_key().values().collect::<Vec<_>>(), [&1, &1]);
-    assert_eq!(orders(&database).await, 2);
+    assert_eq!(provider.effects_by_key().values().collect::<Vec<_>>(), [&1; 5]);
+    assert_eq!(orders(&database).await, 5);
 }
 
 /// NUL and half of a surrogate pair, escaped, and bytes that are no text: stored and replayed as they are.

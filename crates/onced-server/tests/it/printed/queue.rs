@@ -48,3 +48,20 @@ async fn a_task_takes_effect_once_though_its_worker_is_killed() {
     let completed = "SELECT count(*) FROM onced.idempotency_keys WHERE scope = 'jobs.mail' AND status = 'completed'";
     assert_eq!(database.sql().count(completed).await, 2);
 }
+
+/// A person has said what came of it: it is done, and not left to be taken when its key has expired.
+#[tokio::test]
+async fn a_task_whose_outcome_is_known_leaves_the_queue() {
+    let database = database().await;
+    let provider = Recorder::start(RecorderOptions::default()).await.expect("a free port");
+    database
+        .sql()
+        .execute("INSERT INTO jobs (id, kind, payload) OVERRIDING SYSTEM VALUE VALUES (77, 'mail', 'sub_1')")
+        .await;
+    let hash = "onced.raw_hash('', '', '', '', 'sub_1')";
+    let token = "lease_token => 'a-token-of-ours-'";
+    database.sql().text(&format!("SELECT decision FROM onced.begin('jobs.mail', '77', {hash}, {token})")).await;
+    database.sql().text("SELECT onced.complete('jobs.mail', '77', 'a-token-of-ours-', 204)").await;
+    work(&database, &provider.url()).await;
+    assert_eq!(provider.count(), 0);
+}
