@@ -30,7 +30,9 @@ async fn o_01(example: Example) {
         App::start(example, database.url(), NO_PROVIDER).await,
     ];
     let addresses = apps.each_ref().map(|app| app.address);
-    let delivery = event(r#"{"id":"evt_o01","type":"charge.succeeded","data":{"object":{"id":"ch_1","subscription":null,"amount":4200}}}"#);
+    let delivery = event(
+        r#"{"id":"evt_o01","type":"charge.succeeded","data":{"object":{"id":"ch_1","subscription":null,"amount":4200}}}"#,
+    );
 
     let answers = race_same(20, &addresses, &delivery).await;
     let first = answers.iter().find(|answer| answer.status == 200 && !is_replayed(answer)).expect("one has run");
