@@ -121,3 +121,18 @@ fn passes(copy: &Path, servers: &Servers, inputs: &Path, names: &[String]) -> an
     let ended = suite::with_environment(&mut command, servers, inputs).status()?;
     Ok(ended.success())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a patch changes must still be there: a fault that cannot be planted shows nothing.
+    #[test]
+    fn every_fault_can_be_planted() {
+        let faults = faults().unwrap();
+        assert!(faults.len() >= 13, "{} faults", faults.len());
+        for fault in faults {
+            apply(&workspace(), &fault.patch, &["--check"]).unwrap();
+        }
+    }
+}
