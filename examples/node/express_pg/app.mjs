@@ -98,4 +98,4 @@ app.post('/api/charge', tenant, raw, async (request, response) => {
   reply(response, await leased(pool, `${request.tenant}:api.charge`, key, hash, call, work, policy))
 })
 
-app.listen(Number(PORT), '127.0.0.1', () => { console.error(`running on port ${PORT}`) })
+const server = app.listen(Number(PORT), '127.0.0.1', () => { console.error(`running on 127.0.0.1:${server.address().port}`) })

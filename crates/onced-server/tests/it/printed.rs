@@ -81,12 +81,10 @@ struct App {
 
 impl App {
     async fn start(example: Example, database: &str, provider: &str) -> Self {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let folder = printed().await;
-        let port = address.port().to_string();
         let python_app = |name: &str| {
             let mut command = Command::new(python());
-            command.args(["-m", "uvicorn", "--port", &port, "--app-dir"]).arg(examples().join("python").join(name));
+            command.args(["-m", "uvicorn", "--port", "0", "--app-dir"]).arg(examples().join("python").join(name));
             command.arg("app:app").env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONPATH", folder.path());
             command
         };
@@ -99,7 +97,7 @@ impl App {
                 std::fs::copy(examples().join("node/express_pg/app.mjs"), folder.path().join("app.mjs"))
                     .expect("a copy");
                 let mut command = Command::new("node");
-                command.arg("app.mjs").env("PORT", &port);
+                command.arg("app.mjs").env("PORT", "0");
                 command
             }
         };
@@ -110,7 +108,10 @@ impl App {
             .env("TENANTS", TENANTS);
         command.env("no_proxy", "*");
         let process = Process::start(command);
-        process.wait_for_line(|line| line.contains("running on"), LIMIT).await;
+        let line = process.wait_for_line(|line| line.contains("running on"), LIMIT).await;
+        let port = line.split("127.0.0.1:").nth(1).map(|rest| rest.chars().take_while(char::is_ascii_digit).collect());
+        let port = port.and_then(|port: String| port.parse().ok()).expect("it says its port");
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
         Self { address, process, _folder: folder }
     }
 }
