@@ -83,6 +83,10 @@ impl std::error::Error for StoreError {
     }
 }
 
+/// What is being done while a transaction is committed.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) const COMMIT: &str = "commit";
+
 /// Whether an application's own statement failed because the database rolled its transaction back for a reason that passes:
 /// the whole transaction may be run again.
 pub fn passes(error: &sqlx::Error) -> bool {

@@ -138,7 +138,7 @@ macro_rules! transaction_ends {
     ($of:path) => {
         async fn commit(&self, tx: Self::Tx) -> Result<(), StoreError> {
             match tokio::time::timeout($crate::store::COMMIT_LIMIT, tx.commit()).await {
-                Ok(done) => done.map_err(|source| $of(source, "commit")),
+                Ok(done) => done.map_err(|source| $of(source, $crate::store::error::COMMIT)),
                 Err(_) => Err(StoreError::new(StoreErrorKind::Lost, "commit: the database did not answer in time")),
             }
         }

@@ -297,6 +297,30 @@ async fn commit<S: Tested>() {
     }
 }
 
+/// MariaDB ends a commit that a person interrupts (1317) while it is waited for, and it may be in the log by then: it is read
+/// back, like one whose reply was lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_was_interrupted_is_read_back() {
+    let wire = Wire::<MySqlStore>::new().await;
+    let key = fresh_key();
+    let order = format!("INSERT INTO orders (key) VALUES ('{}')", key.as_str());
+    let mut atomic = executes(wire.guard.begin_atomic(&delivery(&key), Duration::ZERO).await.unwrap());
+    MySqlStore::run(atomic.tx(), &order).await.unwrap();
+    wire.proxy.cut_at(commit_of(Backend::MariaDb), &[Cut::ForAnInterruption]);
+    let completed = atomic.commit(StoredResponse::bare(201)).await.unwrap();
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    let row = wire.bench.columns(&key, "status, {micros}(expires_at)").await;
+    assert_eq!(row, ["completed", &completed.expires_at.unwrap().as_micros().to_string()]);
+    assert_eq!(wire.bench.orders(&key).await, 1);
+
+    let key = fresh_key();
+    let permit = wire.owner(&key).await;
+    wire.proxy.cut_at(key.as_str(), &[Cut::ForAnInterruption]);
+    permit.complete(StoredResponse::bare(202)).await.unwrap();
+    assert_eq!(wire.proxy.cuts_made(), 1);
+    assert_eq!(wire.bench.columns(&key, "status, response_code").await, ["completed", "202"]);
+}
+
 /// The commit came through, and the record cannot be read either: nobody knows, and nobody is told that nothing was committed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_reply_stays_lost_where_the_record_cannot_be_read() {

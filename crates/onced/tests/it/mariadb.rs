@@ -8,6 +8,7 @@ use onced::store::deliveries::LogDeliveries;
 use onced::store::health::{Health as _, Settings};
 use onced::store::keys::{Keys as _, OwnerMove, Transactional as _};
 use onced::store::mysql::MySqlStore;
+use onced::store::sweep::{Batch, Sweep as _};
 use onced::store::{AnyStore, Durability, StoreErrorKind, StoreOptions, passes};
 use onced_core::key::Key;
 use onced_core::record::StoredResponse;
@@ -487,4 +488,31 @@ async fn the_steps_of_a_record_that_is_still_there_are_not_swept() {
     assert_eq!(bench.record(&key).await, before);
     assert_eq!(bench.execute(&format!("DELETE FROM {{keys}} WHERE scope = '{SCOPE}'")).await, 1);
     assert_eq!(bench.execute(&sweep).await, 1);
+}
+
+/// Many records, each with steps of names of its own: what is deleted is what there is, not each record with each name, which
+/// no packet of the server would hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_with_steps_of_many_names_are_swept() {
+    const RECORDS: i64 = 2500;
+    let bench = Maria::new().await;
+    let key = fresh_key();
+    let first = plant::line(&bench, &line("completed"), &key).await.unwrap();
+    plant::step(&bench, &key, "call", &first).await;
+    bench.alter(&key, "expires_at = (SELECT now FROM onced_clock) - INTERVAL 1 SECOND").await;
+    let copy = |scope: &str| {
+        format!(
+            "INSERT INTO {{keys}} (scope, `key`, request_hash, hash_version, status, attempt, retry_window, created_at, \
+             updated_at, expires_at) SELECT {scope}, CONCAT('many-', seq), request_hash, hash_version, status, attempt, \
+             retry_window, created_at, updated_at, (SELECT now FROM onced_clock) - INTERVAL 1 SECOND \
+             FROM {{keys}}, seq_1_to_{RECORDS} WHERE scope = '{SCOPE}' AND `key` = '{}'",
+            key.as_str()
+        )
+    };
+    for scope in ["scope".to_owned(), format!("CONCAT('{SCOPE}#charge:', seq)")] {
+        assert_eq!(bench.execute(&copy(&scope)).await, u64::try_from(RECORDS).unwrap());
+    }
+    let swept = bench.store.clone().sweep_keys(10_000).await.unwrap();
+    assert_eq!(swept, Batch::Deleted(u64::try_from(2 * (RECORDS + 1)).unwrap()));
+    assert_eq!(bench.count("SELECT count(*) FROM {keys}").await, 0);
 }

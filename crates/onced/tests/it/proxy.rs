@@ -19,6 +19,8 @@ pub(crate) enum Cut {
     Not,
     /// The server has committed it; its reply never reaches the client.
     BeforeTheReply,
+    /// The server has committed it; the client is told that it was interrupted. On MariaDB alone.
+    ForAnInterruption,
 }
 
 /// What is spoken. Either way each message from the client comes as a whole, and is answered before the next.
@@ -111,10 +113,10 @@ async fn connection(
 ) {
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let (swallow, swallowing) = watch::channel(false);
+    let (next, reply) = watch::channel(Reply::Passed);
     tokio::select! {
-        () = requests(from_client, to_server, protocol, &plan, &swallow, &silent) => {}
-        () = replies(from_server, to_client, protocol, swallowing, silent.subscribe()) => {}
+        () = requests(from_client, to_server, protocol, &plan, &next, &silent) => {}
+        () = replies(from_server, to_client, protocol, reply, silent.subscribe()) => {}
     }
 }
 
@@ -123,7 +125,7 @@ async fn requests(
     mut to: OwnedWriteHalf,
     protocol: Protocol,
     plan: &Mutex<Plan>,
-    swallow: &watch::Sender<bool>,
+    reply: &watch::Sender<Reply>,
     silent: &watch::Sender<bool>,
 ) {
     let mut course = Course::new(protocol);
@@ -133,7 +135,7 @@ async fn requests(
         match course.next(plan, &buffer[..count]) {
             Then::Pass => {}
             Then::Cut => return,
-            Then::SwallowTheReply => drop(swallow.send(true)),
+            Then::Reply(how) => drop(reply.send(how)),
         }
         // Before the server can answer.
         let held = plan.lock().unwrap().held(&buffer[..count]);
@@ -160,7 +162,16 @@ pub(crate) fn commit_of(backend: Backend) -> &'static str {
 enum Then {
     Pass,
     Cut,
-    SwallowTheReply,
+    /// It passes; its reply does not.
+    Reply(Reply),
+}
+
+/// What becomes of the next reply.
+#[derive(Clone, Copy)]
+enum Reply {
+    Passed,
+    Swallowed,
+    Replaced,
 }
 
 /// How far a connection has come. On MariaDB what is done in a transaction is committed by a message of its own: the reply
@@ -168,35 +179,37 @@ enum Then {
 struct Course {
     protocol: Protocol,
     in_transaction: bool,
-    /// The reply of this transaction's commit is to be lost.
-    doomed: bool,
+    /// What becomes of the reply to this transaction's commit.
+    doomed: Option<Reply>,
 }
 
 impl Course {
     fn new(protocol: Protocol) -> Self {
-        Self { protocol, in_transaction: false, doomed: false }
+        Self { protocol, in_transaction: false, doomed: None }
     }
 
     fn next(&mut self, plan: &Mutex<Plan>, message: &[u8]) -> Then {
         let says = |word: &[u8]| message.windows(word.len()).any(|part| part == word);
         let commits = self.protocol == Protocol::MariaDb && message.get(4..) == Some(b"\x03COMMIT");
-        if self.doomed {
-            return if commits { Then::SwallowTheReply } else { Then::Pass };
+        if let Some(how) = self.doomed {
+            return if commits { Then::Reply(how) } else { Then::Pass };
         }
         let waits_for_its_commit = self.in_transaction && !commits;
         if self.protocol == Protocol::MariaDb {
             let begins = says(b"START TRANSACTION");
             self.in_transaction = begins || self.in_transaction && !commits && !says(b"\x03ROLLBACK");
         }
-        match plan.lock().unwrap().next(message) {
-            None | Some(Cut::Not) => Then::Pass,
-            Some(Cut::BeforeItIsSent) => Then::Cut,
-            Some(Cut::BeforeTheReply) if waits_for_its_commit => {
-                self.doomed = true;
-                Then::Pass
-            }
-            Some(Cut::BeforeTheReply) => Then::SwallowTheReply,
+        let how = match plan.lock().unwrap().next(message) {
+            None | Some(Cut::Not) => return Then::Pass,
+            Some(Cut::BeforeItIsSent) => return Then::Cut,
+            Some(Cut::BeforeTheReply) => Reply::Swallowed,
+            Some(Cut::ForAnInterruption) => Reply::Replaced,
+        };
+        if waits_for_its_commit {
+            self.doomed = Some(how);
+            return Then::Pass;
         }
+        Then::Reply(how)
     }
 }
 
@@ -204,19 +217,27 @@ async fn replies(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     protocol: Protocol,
-    swallowing: watch::Receiver<bool>,
+    reply: watch::Receiver<Reply>,
     mut silent: watch::Receiver<bool>,
 ) {
     // "Ready for query, outside of a transaction": whatever came before is committed.
     const COMMITTED: &[u8] = b"Z\0\0\0\x05I";
+    // MariaDB's packet of an error, the first after a command: length, number, kind, code, state, words.
+    const INTERRUPTED: &[u8] = b"\x28\0\0\x01\xff\x25\x05#70100Query execution was interrupted";
     let mut buffer = vec![0; 65_536];
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
-        if !*swallowing.borrow() {
-            if silent.wait_for(|silent| !silent).await.is_err() || to.write_all(&buffer[..count]).await.is_err() {
-                return;
+        let how = *reply.borrow();
+        match how {
+            Reply::Passed => {
+                if silent.wait_for(|silent| !silent).await.is_err() || to.write_all(&buffer[..count]).await.is_err() {
+                    return;
+                }
             }
-        } else if protocol == Protocol::MariaDb || buffer[..count].ends_with(COMMITTED) {
+            Reply::Replaced => drop(to.write_all(INTERRUPTED).await),
+            Reply::Swallowed => {}
+        }
+        if !matches!(how, Reply::Passed) && (protocol == Protocol::MariaDb || buffer[..count].ends_with(COMMITTED)) {
             return;
         }
     }

@@ -7,6 +7,7 @@ use sqlx::MySql;
 use sqlx::pool::PoolConnection;
 
 use super::error;
+use crate::store::error::COMMIT;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Above the server's own bounds, which give better words.
@@ -53,7 +54,7 @@ pub(super) async fn ended<T>(
         // Dropped, it is rolled back when the server answers again; the pool gives the connection up where it does not.
         None => Err(not_in_time()),
         Some(Ok(value)) => match tokio::time::timeout(LIMIT, tx.commit()).await {
-            Ok(committed) => committed.map(|()| value).map_err(|source| error::of(source, "commit")),
+            Ok(committed) => committed.map(|()| value).map_err(|source| error::of(source, COMMIT)),
             Err(_) => Err(not_in_time()),
         },
         Some(Err(error)) => {

@@ -3,11 +3,15 @@
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::store::error::translate;
+use crate::store::error::{COMMIT, translate};
 use crate::store::{StoreError, StoreErrorKind};
 
 const DUPLICATE: u16 = 1062;
 const LOCK_NOT_GOT: u16 = 1205;
+/// By a person who ended the statement.
+const INTERRUPTED: u16 = 1317;
+/// By the statement's own time-out.
+const TIMED_OUT: u16 = 1969;
 
 pub(super) fn of(error: sqlx::Error, doing: &'static str) -> StoreError {
     let number = number(&error);
@@ -15,7 +19,10 @@ pub(super) fn of(error: sqlx::Error, doing: &'static str) -> StoreError {
     if let Some(number @ (DUPLICATE | 1292 | 1366)) = number {
         return StoreError::refused(format!("{doing}: MariaDB refused a value (error {number})"));
     }
-    translate(error, doing, kind_of)
+    // A commit is waited for (for its replicas, for the log) after it is in the log: it was ended while it was, or before.
+    let was_waited_for = doing == COMMIT && matches!(number, Some(INTERRUPTED | TIMED_OUT));
+    let error = translate(error, doing, kind_of);
+    if was_waited_for { error.with_kind(StoreErrorKind::Lost) } else { error }
 }
 
 /// What may be done after this answer of the database.
@@ -23,7 +30,7 @@ pub(in crate::store) fn kind_of(answer: &dyn DatabaseError) -> StoreErrorKind {
     match answer.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
         // Lock not got, deadlock, a row that has changed since the snapshot: it passes, and the whole transaction may be
         // run again. A statement that was ended by its time-out, or by a person, has waited for something.
-        Some(LOCK_NOT_GOT | 1213 | 1020 | 1317 | 1969) => StoreErrorKind::Transient,
+        Some(LOCK_NOT_GOT | 1213 | 1020 | INTERRUPTED | TIMED_OUT) => StoreErrorKind::Transient,
         // Too many connections: nothing was begun. Read-only: a replica, or a primary that was one, and what it holds may
         // be behind.
         Some(1040 | 1203 | 1226 | 1290 | 1792 | 1836) => StoreErrorKind::Unavailable,

@@ -1,12 +1,12 @@
 //! Cleaning up on MariaDB: each batch is one transaction, which holds the sweeper's lock until it is committed. What is
 //! picked is locked, and then deleted by name: MariaDB's DELETE cannot skip what others have locked.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use onced_core::time::micros;
 use serde_json::{Value, json};
 use sqlx::MySqlConnection;
+use sqlx::mysql::MySqlRow;
 use uuid::Uuid;
 
 use super::bounded::{bounded, unit};
@@ -17,11 +17,14 @@ use crate::store::sweep::{Batch, Due, Sweep};
 const LOCK_SWEEP: &str = include_str!("sql/lock_sweep.sql");
 const PICK_KEYS: &str = include_str!("sql/sweep_pick.sql");
 const SWEEP_KEYS: &str = include_str!("sql/sweep_keys.sql");
-const STEP_SCOPES: &str = include_str!("sql/step_scopes.sql");
+const STEPS_OF: &str = include_str!("sql/steps_of.sql");
 const SWEEP_STEPS: &str = include_str!("sql/sweep_steps.sql");
 const PICK_DELIVERIES: &str = include_str!("sql/sweep_deliveries_pick.sql");
 const SWEEP_DELIVERIES: &str = include_str!("sql/sweep_deliveries.sql");
 const DUE: &str = include_str!("sql/due.sql");
+
+/// How many pairs of scope and key go in one statement: less than a megabyte, which every server takes.
+const AT_ONCE: usize = 1000;
 
 impl Sweep for MySqlStore {
     async fn sweep_keys(&mut self, limit: u32) -> Result<Batch, StoreError> {
@@ -54,31 +57,24 @@ async fn sweep_keys(conn: &mut MySqlConnection, limit: u32) -> Result<Batch, Sto
     if !is_the_sweeper(conn).await? {
         return Ok(Batch::OtherSweeper);
     }
-    let rows = sqlx::query(PICK_KEYS).bind(limit).fetch_all(&mut *conn).await.map_err(err)?;
-    let mut picked: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for row in &rows {
-        picked.entry(row::ascii(row, "scope")?).or_default().insert(row::ascii(row, "key")?);
-    }
+    let picked = pairs(&sqlx::query(PICK_KEYS).bind(limit).fetch_all(&mut *conn).await.map_err(err)?)?;
     let mut steps = Vec::new();
-    for (scope, keys) in &picked {
-        let scopes = sqlx::query(STEP_SCOPES).bind(scope).bind(scope).fetch_all(&mut *conn).await.map_err(err)?;
-        for step in &scopes {
-            steps.extend(pairs(&row::ascii(step, "scope")?, keys));
-        }
+    for some in picked.chunks(AT_ONCE) {
+        let rows = sqlx::query(STEPS_OF).bind(json!(some).to_string()).fetch_all(&mut *conn).await.map_err(err)?;
+        steps.extend(pairs(&rows)?);
     }
-    let picked: Vec<Value> = picked.iter().flat_map(|(scope, keys)| pairs(scope, keys)).collect();
     let mut deleted = 0;
     for (sql, rows) in [(SWEEP_KEYS, picked), (SWEEP_STEPS, steps)] {
-        if !rows.is_empty() {
-            let query = sqlx::query(sql).bind(Value::from(rows).to_string());
+        for some in rows.chunks(AT_ONCE) {
+            let query = sqlx::query(sql).bind(json!(some).to_string());
             deleted += query.execute(&mut *conn).await.map_err(err)?.rows_affected();
         }
     }
     Ok(Batch::Deleted(deleted))
 }
 
-fn pairs(scope: &str, keys: &BTreeSet<String>) -> Vec<Value> {
-    keys.iter().map(|key| json!([scope, key])).collect()
+fn pairs(rows: &[MySqlRow]) -> Result<Vec<[String; 2]>, StoreError> {
+    rows.iter().map(|row| Ok([row::ascii(row, "scope")?, row::ascii(row, "key")?])).collect()
 }
 
 async fn sweep_deliveries(conn: &mut MySqlConnection, keep: Duration, limit: u32) -> Result<Batch, StoreError> {

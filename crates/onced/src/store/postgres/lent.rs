@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::bounded::{LIMIT, PING_LIMIT, late};
 use super::error;
+use crate::store::error::COMMIT;
 use crate::store::{Pooler, StoreError, StoreErrorKind};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
@@ -231,7 +232,7 @@ impl Lent {
                 Ok(())
             }
             // Where the reply was lost it may have been committed, and the kind says so.
-            Ok(Err(source)) => Err(error::of(source, "commit")),
+            Ok(Err(source)) => Err(error::of(source, COMMIT)),
             Err(_) => Err(late()),
         }
     }

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::error;
 use super::identity::Watched;
+use crate::store::error::COMMIT;
 use crate::store::{StoreError, StoreErrorKind};
 
 #[cfg(test)]
@@ -207,7 +208,7 @@ async fn commit(tx: Transaction<'_, Sqlite>, file: &Watched) -> Result<(), (Stor
         let usable = if tx.rollback().await.is_ok() { Usable::Yes } else { Usable::No };
         return Err((error, usable));
     }
-    tx.commit().await.map_err(|source| (error::of(source, "commit"), Usable::No))
+    tx.commit().await.map_err(|source| (error::of(source, COMMIT), Usable::No))
 }
 
 /// Runs one unit, which stands or falls alone: `None` where it fell, an error where the whole transaction has.
