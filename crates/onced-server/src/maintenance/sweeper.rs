@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use onced::guard::Tries;
 use onced::store::sweep::{Batch, Sweep as _};
-use onced::store::{AnyStore, StoreError};
+use onced::store::{AnyStore, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -74,9 +74,10 @@ impl Sweeper {
                     Ok(Batch::Deleted(0)) => break,
                     Ok(Batch::Deleted(count)) => count,
                     Ok(Batch::OtherSweeper) => return Ok(Report { elsewhere: true, ..report }),
-                    // Rolled back. It may have been too much for the time that a statement has.
+                    // Rolled back, or deleted without our being told: what is due is picked anew. It may have been too much
+                    // for the time that a statement or a transaction has.
                     Err(error) => {
-                        if !tries.again(error.is_transient()).await {
+                        if !tries.again(may_run_again(&error)).await {
                             return Err(error);
                         }
                         size = self.batch.unwrap_or((size / 4).max(SMALLEST_BATCH));
@@ -139,6 +140,11 @@ impl Sweeper {
     }
 }
 
+/// A batch deletes what is due, and nothing else, however often it is run.
+fn may_run_again(error: &StoreError) -> bool {
+    error.is_transient() || error.kind() == StoreErrorKind::Lost
+}
+
 fn paced(size: u32, took: Duration) -> u32 {
     if took > LONG {
         (size / 2).max(SMALLEST_BATCH)
@@ -166,6 +172,13 @@ mod tests {
         assert_eq!(paced(1_000, Duration::from_millis(40)), 1_000);
         assert_eq!(paced(1_000, Duration::from_millis(70)), 500);
         assert_eq!(paced(60, Duration::from_secs(9)), SMALLEST_BATCH);
+    }
+
+    #[test]
+    fn a_batch_whose_end_is_not_known_is_run_again_and_one_that_is_refused_is_not() {
+        let again = |kind| may_run_again(&StoreError::new(kind, "sweep"));
+        assert!(again(StoreErrorKind::Transient) && again(StoreErrorKind::Lost));
+        assert!(!again(StoreErrorKind::Refused) && !again(StoreErrorKind::Unavailable));
     }
 
     #[test]
