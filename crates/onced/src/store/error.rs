@@ -88,9 +88,15 @@ impl std::error::Error for StoreError {
 pub(crate) const COMMIT: &str = "commit";
 
 /// Whether an application's own statement failed because the database rolled its transaction back for a reason that passes:
-/// the whole transaction may be run again.
+/// the whole transaction may be run again. Not where MariaDB says that a statement was ended by a person or by its time-out:
+/// it may have been the application's own commit, which is then done or not.
 pub fn passes(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(kind_of) == Some(StoreErrorKind::Transient)
+    let Some(answer) = error.as_database_error() else { return false };
+    #[cfg(feature = "mysql")]
+    if super::mysql::error::is_interruption(answer) {
+        return false;
+    }
+    kind_of(answer) == Some(StoreErrorKind::Transient)
 }
 
 /// By the database whose answer it is; `None` where that is none of ours.

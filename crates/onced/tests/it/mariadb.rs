@@ -137,6 +137,20 @@ async fn nobody_waits_for_a_rivals_lock() {
     slow.rollback().await.unwrap();
 }
 
+/// A statement that a person or its time-out has ended may have been a commit of the application's own, done or not: its
+/// handler must not run again by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interruption_of_the_applications_own_statement_does_not_pass() {
+    let bench = Maria::new().await;
+    let mut tx = bench.store.transaction().await.unwrap();
+    for (number, passing) in [(1317, false), (1969, false), (1213, true)] {
+        let said = format!("SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = {number}, MESSAGE_TEXT = 'ended'");
+        let error = MySqlStore::run(&mut tx, &said).await.unwrap_err();
+        assert_eq!(passes(&error), passing, "{number}: {error}");
+    }
+    tx.rollback().await.unwrap();
+}
+
 /// The bound on waiting for a lock that a statement of the application's own meets: an error that passes, and the
 /// transaction is still there.
 #[tokio::test(flavor = "multi_thread")]

@@ -102,7 +102,8 @@ async fn is_bounded<S: Backed>(bench: &Bench<S>, asked: Asked) {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{asked:?}: {error}");
     proxy.speak_to_newcomers();
     let next = fresh_key();
-    let atomic = executes(guard.begin_atomic(&delivery(&next), NOT).await.unwrap());
+    let begun = guard.begin_atomic(&delivery(&next), NOT).await;
+    let atomic = executes(begun.unwrap_or_else(|error| panic!("after {asked:?}: {error:?}")));
     atomic.commit(StoredResponse::bare(201)).await.unwrap();
     assert_eq!(bench.columns(&next, "status").await, ["completed"], "{asked:?}");
     assert!(store.epoch() > opened, "{asked:?}: the same connection was lent again");

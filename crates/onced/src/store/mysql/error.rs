@@ -40,6 +40,12 @@ pub(in crate::store) fn kind_of(answer: &dyn DatabaseError) -> StoreErrorKind {
     }
 }
 
+/// Whether a statement was ended by a person or by its time-out, whatever it was.
+pub(in crate::store) fn is_interruption(answer: &dyn DatabaseError) -> bool {
+    let number = answer.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number);
+    matches!(number, Some(INTERRUPTED | TIMED_OUT))
+}
+
 /// Errors on the way to a connection: whatever they are, no statement was sent.
 pub(super) fn on_connecting(error: sqlx::Error) -> StoreError {
     of(error, "connect to MariaDB").with_kind(StoreErrorKind::Unavailable)
