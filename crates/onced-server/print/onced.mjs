@@ -118,7 +118,7 @@ export function atomic(pool, scope, key, hash, work, policy = {}) {
 
 /** `call(claim)` asks outside, done well within the lease; then `work(client, claim, its answer)` and the outcome together. */
 export async function leased(pool, scope, key, hash, call, work, { leaseSeconds = 30, ...policy } = {}) {
-  const given = { enter: 'pending_external', lease_token: randomUUID(), lease: `${leaseSeconds} seconds`, ...policy }
+  const given = { enter: 'pending_external', lease_token: randomUUID(), ...policy, lease: `${leaseSeconds} seconds` }
   let started // the lease counts from the first `begin`, not from the wait for a connection
   const claim = await whole(pool, scope, key, (client) => { started ??= performance.now(); return begin(client, scope, key, hash, given) })
   if (!(claim instanceof Claim)) return claim

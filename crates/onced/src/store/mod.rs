@@ -1,7 +1,7 @@
 //! The store: what stands in the database, as facts. It gives them no meaning; `onced_core::decision` does.
 //!
 //! One trait per table ([`keys`], [`deliveries`], [`upkeep`]), two about all of them ([`sweep`], [`health`]), one folder
-//! per backend with the same file names in it.
+//! per backend, in which files of one purpose have one name.
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod any;

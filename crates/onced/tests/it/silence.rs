@@ -13,7 +13,7 @@ use onced_core::key::Key;
 use onced_core::record::StoredResponse;
 use testkit::Backend;
 
-use crate::bench::{Bench, LIMIT, Tested, delivery, executes, fresh_key, options};
+use crate::bench::{Bench, LIMIT, Tested, delivery, executes, fresh_key, options, until};
 use crate::proxy::Proxy;
 
 const NOT: Duration = Duration::ZERO;
@@ -42,6 +42,8 @@ trait Backed: Tested {
     const CHECK: &str;
 
     async fn try_to_write(&self) -> Result<(), StoreError>;
+    /// How many connections of the pool are at rest.
+    fn at_rest(&self) -> usize;
 }
 
 impl Backed for PgStore {
@@ -52,6 +54,10 @@ impl Backed for PgStore {
 
     async fn try_to_write(&self) -> Result<(), StoreError> {
         self.check_ready().await
+    }
+
+    fn at_rest(&self) -> usize {
+        self.pool().num_idle()
     }
 }
 
@@ -64,6 +70,10 @@ impl Backed for MySqlStore {
 
     async fn try_to_write(&self) -> Result<(), StoreError> {
         self.check_ready().await
+    }
+
+    fn at_rest(&self) -> usize {
+        self.pool().num_idle()
     }
 }
 
@@ -96,6 +106,8 @@ async fn is_bounded<S: Backed>(bench: &Bench<S>, asked: Asked) {
     let options = StoreOptions { max_connections: 1, acquire_timeout: Duration::from_secs(4), ..options() };
     let store = S::open_at(&proxy.url, &options).await.unwrap();
     let (guard, key, opened) = (Guard::new(store.clone(), LogDeliveries::Executed), fresh_key(), store.epoch());
+    // What opening asked is back: the driver itself asks a connection on its way back without a bound.
+    until("the connection is back", async || store.at_rest() == 1).await;
     let started = Instant::now();
     let error = tokio::time::timeout(LIMIT, fails(&proxy, &guard, &store, &key, asked)).await;
     let error = error.unwrap_or_else(|_| panic!("{asked:?}: no answer after {:?}", started.elapsed()));
