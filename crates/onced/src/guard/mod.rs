@@ -252,11 +252,17 @@ impl<S: Store> Guard<S> {
     }
 
     /// Says with which status an executing or answered delivery was answered, for the log of deliveries.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the status may be missing from the log.
     pub async fn answered(&self, delivery: Option<Uuid>, status: u16) {
         self.log.answered(delivery, status).await;
     }
 
     /// Writes what is left of the log of deliveries.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it is written all the same, as long as the runtime lives.
     pub async fn close(&self) {
         self.log.flush().await;
     }

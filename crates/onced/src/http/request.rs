@@ -44,6 +44,9 @@ pub fn is_read_at_once(headers: &HeaderMap, body: &Bytes) -> bool {
 ///
 /// # Errors
 /// Where it is larger, late, or breaks off.
+///
+/// # Cancel safety
+/// If the future is dropped, what had come stands in `read`, and the rest of the body has not been read.
 pub async fn read<B>(body: &mut B, read: &mut BytesMut, limit: u64, timeout: Duration) -> Result<(), Problem>
 where
     B: Body<Data = Bytes> + Unpin,

@@ -50,6 +50,9 @@ impl AnyStore {
     ///
     /// # Errors
     /// Where the URL names no backend of this build, the database cannot be opened, or its commits may not survive.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the connections are closed; a file that was missing may have been made.
     pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         match url.split(':').next().unwrap_or("") {
             #[cfg(feature = "sqlite")]
@@ -66,6 +69,10 @@ impl AnyStore {
     ///
     /// # Errors
     /// Where the schema is newer than this version, or a table of that name is not ours.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the schema is as it was or up to date; on MariaDB, where what makes a table commits by itself, it
+    /// may stop in between, and the next call goes on.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         each!(self, store => store.migrate().await)
     }
@@ -74,6 +81,9 @@ impl AnyStore {
     ///
     /// # Errors
     /// In words that say to migrate, or that the schema is newer.
+    ///
+    /// # Cancel safety
+    /// Reads only.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         each!(self, store => store.check_schema().await)
     }
@@ -82,6 +92,9 @@ impl AnyStore {
     ///
     /// # Errors
     /// In words that say what is wrong.
+    ///
+    /// # Cancel safety
+    /// Only reads, or writes what is then rolled back.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         each!(self, store => store.check_ready().await)
     }

@@ -81,6 +81,9 @@ impl MySqlStore {
     ///
     /// # Errors
     /// Where the server cannot be reached, is not MariaDB, is a replica, or is set to lose commits silently.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, its connections are closed.
     pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         let connect = MySqlConnectOptions::from_str(url).ok().filter(|connect| connect.get_database().is_some());
         let connect = connect.ok_or_else(|| {
@@ -137,6 +140,9 @@ impl MySqlStore {
     ///
     /// # Errors
     /// Where the schema is newer than this version, or a table of that name is not ours.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the schema may stop in between, for what makes a table commits by itself: the next call goes on.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         bounded::within(MIGRATION_LIMIT, self.migrate_in_its_time()).await
     }
@@ -174,6 +180,9 @@ impl MySqlStore {
     ///
     /// # Errors
     /// In words that say to migrate, or that the schema is newer.
+    ///
+    /// # Cancel safety
+    /// Reads only.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         if bounded!(self, conn => schema_is_current(&mut conn))? {
             return Ok(());
@@ -185,6 +194,9 @@ impl MySqlStore {
     ///
     /// # Errors
     /// In words that say what is wrong.
+    ///
+    /// # Cancel safety
+    /// Only reads, or writes what is then rolled back.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         self.check_schema().await?;
         let err = |source| error::of(source, "check");

@@ -78,6 +78,9 @@ impl PgStore {
     /// # Errors
     /// Where the server cannot be reached, is a standby, or is set to lose commits silently; where what stands before it
     /// is not what `options` say.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, its connections are closed.
     pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         check_schema_name(&options.schema)?;
         let connect = connect_options(url, options.pooler)?;
@@ -158,6 +161,9 @@ impl PgStore {
     ///
     /// # Errors
     /// Where the schema is newer than this version, or a table of that name is not ours.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the schema is as it was, or up to date.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let mut lent = self.connections.lend_transaction().await?;
         let migrated = self.migrate_in(&mut lent.session()).await;
@@ -197,6 +203,9 @@ impl PgStore {
     ///
     /// # Errors
     /// Where there is no such role, or the connection's own may not grant.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the role has all of these rights or none.
     pub async fn grant(&self, role: &str) -> Result<(), StoreError> {
         // PostgreSQL reads these as everybody and nobody, quoted or not.
         if matches!(role, "" | "public" | "none") || role.contains('\0') {
@@ -223,6 +232,9 @@ impl PgStore {
     ///
     /// # Errors
     /// In words that say to migrate, or that the schema is newer.
+    ///
+    /// # Cancel safety
+    /// Reads only.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         if bounded!(self, session => self.schema_is_current(&mut session))? {
             return Ok(());
@@ -234,6 +246,9 @@ impl PgStore {
     ///
     /// # Errors
     /// In words that say what is wrong.
+    ///
+    /// # Cancel safety
+    /// Only reads, or writes what is then rolled back.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         self.check_schema().await?;
         let mut lent = self.connections.lend_transaction().await?;

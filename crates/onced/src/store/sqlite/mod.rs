@@ -63,6 +63,9 @@ impl SqliteStore {
     ///
     /// # Errors
     /// Where the file cannot be opened, lies where WAL does not work, or the library has the WAL-reset fault.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, its connections are closed; a file that was missing may have been made.
     pub async fn open(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         let connect = SqliteConnectOptions::from_str(url)
             .map_err(|_| StoreError::refused("the SQLite URL cannot be read; it looks like sqlite:onced.db"))?
@@ -102,6 +105,9 @@ impl SqliteStore {
     ///
     /// # Errors
     /// Where the schema is newer than this version, or a table of that name is not ours.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the schema is as it was, or up to date.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let err = |source| error::of(source, "migrate");
         // Where nothing is to be done, no write lock is asked for.
@@ -129,6 +135,9 @@ impl SqliteStore {
     ///
     /// # Errors
     /// In words that say to migrate, or that the schema is newer.
+    ///
+    /// # Cancel safety
+    /// Reads only.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         if schema_is_current(&mut *self.reader().await?).await? {
             return Ok(());
@@ -140,6 +149,9 @@ impl SqliteStore {
     ///
     /// # Errors
     /// In words that say what is wrong.
+    ///
+    /// # Cancel safety
+    /// Only reads, or writes what is then rolled back.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         self.check_schema().await?;
         let written = self.writer.write("check", |conn| {
