@@ -92,7 +92,8 @@ fn check_out(copy: &Path) -> anyhow::Result<()> {
         .spawn()
         .context("git")?;
     let packed = archive.stdout.take().context("git says nothing")?;
-    run(Command::new("tar").arg("-x").current_dir(copy).stdin(packed))?;
+    // Files are as old as this copy: the last run may have left what it built with a fault.
+    run(Command::new("tar").arg("-xm").current_dir(copy).stdin(packed))?;
     ensure!(archive.wait()?.success(), "git archive failed");
     Ok(())
 }

@@ -47,6 +47,8 @@ pub(crate) enum Does {
     RefusedLate,
     /// Passes over a statement that the database has refused, and with it the transaction.
     PassOver,
+    /// Answers with the body of the request.
+    Echo,
 }
 
 /// An application with one handler.
@@ -93,18 +95,21 @@ impl<S: Tested> App<S> {
             head.headers.get("x-tenant").and_then(|tenant| tenant.to_str().ok()).map(str::to_owned)
         };
         let once = Onced::new(guard);
-        let (all, own) = (once.atomic(Scope::new(SCOPE).unwrap()), once.atomic(Scope::new("conf.refund").unwrap()));
+        let [all, own, returns] =
+            [SCOPE, "conf.refund", "conf.return"].map(|scope| once.atomic(Scope::new(scope).unwrap()));
         let brief = Policy { lease: Lease::new(Duration::from_secs(1)), max_attempts: Some(2), ..Policy::default() };
         let handler = |script: &Arc<Script>| {
             let script = script.clone();
-            post(move |tx: Tx<S>, headers: HeaderMap, body: Bytes| handle::<S>(script.clone(), tx, headers, body))
-                .get(async || "read")
+            let handle =
+                move |tx: Tx<S>, headers: HeaderMap, body: Bytes| handle::<S>(script.clone(), tx, headers, body);
+            post(handle.clone()).put(handle).get(async || "read")
         };
         let optional = post(async || "unprotected").layer(all.clone().key_optional());
         let orders = all.clone().max_response_bytes(1000);
         let router = Router::new()
             .route("/orders", handler(&script).layer(orders))
             .route("/own/{id}", handler(&script).layer(own.tenant(tenant)))
+            .route("/returns/{id}", handler(&script).layer(returns.tenant(tenant)))
             .route("/patient", handler(&script).layer(all.clone().wait(LIMIT)))
             .route("/brief", handler(&script).layer(all.policy(brief)))
             .route("/bare", handler(&script))
@@ -149,7 +154,7 @@ pub(crate) async fn handle<S: Tested>(
     script: Arc<Script>,
     mut tx: Tx<S>,
     headers: HeaderMap,
-    _body: Bytes,
+    body: Bytes,
 ) -> Result<Response, TxError> {
     let run = script.runs.fetch_add(1, Ordering::SeqCst) + 1;
     let key = headers["idempotency-key"].to_str().unwrap();
@@ -202,6 +207,7 @@ pub(crate) async fn handle<S: Tested>(
             S::run(&mut tx, "INSERT INTO late VALUES ('card_4242')").await?;
             StatusCode::CREATED.into_response()
         }
+        Does::Echo => body.into_response(),
         Does::PassOver => {
             assert!(S::run(&mut tx, "INSERT INTO card_4242 VALUES (1)").await.is_err());
             StatusCode::CREATED.into_response()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::{HeaderValue, Request, StatusCode};
 use futures_util::future::join_all;
 use onced::store::mysql::MySqlStore;
@@ -35,9 +35,6 @@ on_all! {
     the_log_says_what_each_delivery_was_answered => logged;
     a_client_that_hangs_up_stops_nothing => hangs_up;
     a_hot_key_is_in_progress_at_once_and_holds_nobody_up => hot_key;
-    o_01_twenty_at_once_on_two_instances_have_one_effect => o_01;
-    o_06_ten_retries_of_a_failed_one_run_once => o_06;
-    o_12_each_tenant_has_keys_of_its_own => o_12;
 }
 
 async fn replays<S: Tested>() {
@@ -298,92 +295,6 @@ async fn hot_key<S: Tested>() {
     assert_eq!(&first.await.unwrap().body[..], b"at last");
     assert!(app.order(&key).await.is_replay());
     assert_eq!(app.rows(&key).await, 1);
-}
-
-async fn o_01<S: Tested>() {
-    let one = App::<S>::new().await;
-    let two = App::on(one.bench.clone()).await;
-    let rounds = if testkit::soaking() { 20 } else { 3 };
-    for round in 1..=rounds {
-        let key = fresh_key();
-        let apps = (0..20).map(|n| if n % 2 == 0 { &one } else { &two });
-        let answers = join_all(apps.map(|app| app.order(&key))).await;
-        assert!(answers.iter().any(|answer| answer.status == StatusCode::CREATED));
-        let mut bodies: Vec<&Bytes> = Vec::new();
-        for answer in &answers {
-            match answer.status {
-                StatusCode::CREATED => bodies.push(&answer.body),
-                StatusCode::CONFLICT => {
-                    assert_eq!(
-                        (answer.code().as_str(), answer.headers.contains_key("retry-after")),
-                        ("in-progress", true)
-                    );
-                }
-                other => panic!("{other}: {:?}", answer.body),
-            }
-        }
-        assert!(bodies.windows(2).all(|pair| pair[0] == pair[1]));
-        assert!(two.order(&key).await.is_replay());
-        assert_eq!((one.runs() + two.runs(), one.rows(&key).await), (round, 1));
-    }
-}
-
-async fn o_06<S: Tested>() {
-    let (app, key) = (App::<S>::new().await, fresh_key());
-    app.next(&[Does::Answer(StatusCode::INTERNAL_SERVER_ERROR)]);
-    assert_eq!(app.order(&key).await.status, StatusCode::INTERNAL_SERVER_ERROR);
-    let answers = join_all((0..10).map(|_| app.order(&key))).await;
-    let ran = answers.iter().filter(|answer| answer.status == StatusCode::CREATED && !answer.is_replay()).count();
-    assert_eq!(ran, 1);
-    for answer in answers {
-        assert!(matches!(answer.status, StatusCode::CREATED | StatusCode::CONFLICT), "{}", answer.status);
-    }
-    assert_eq!((app.runs(), app.rows(&key).await), (2, 1));
-}
-
-async fn o_12<S: Tested>() {
-    let app = App::<S>::new().await;
-    let send = |tenant: Option<&'static str>, path: &str, method: &str| {
-        let request = Request::builder().method(method).uri(path).header("idempotency-key", "1");
-        let request = tenant.into_iter().fold(request, |request, tenant| request.header("x-tenant", tenant));
-        app.send(request.body(Body::from("{\"amount\":5}")).unwrap())
-    };
-    let first = send(Some("t1"), "/own/7", "POST").await;
-    assert_eq!(&first.body[..], b"run 1");
-    assert_eq!(&send(Some("t2"), "/own/7", "POST").await.body[..], b"run 2");
-    for other in ["/own/7?dry=1", "/own/8"] {
-        assert_eq!(send(Some("t1"), other, "POST").await.code(), "key-reused", "{other}");
-    }
-    let again = send(Some("t1"), "/own/7", "POST").await;
-    assert_eq!((again.is_replay(), &again.body), (true, &first.body));
-    let nobody = send(None, "/own/7", "POST").await;
-    assert_eq!((nobody.status, nobody.code().as_str()), (StatusCode::UNAUTHORIZED, "caller-unknown"));
-    assert_eq!(app.runs(), 2);
-}
-
-/// O-30.2: what passes is run again, whole; what does not pass is 503, a failed attempt without rows. Not on SQLite: its
-/// transaction has the write lock before its handler runs, and meets no conflict.
-#[tokio::test(flavor = "multi_thread")]
-async fn o_30_2_a_serialization_failure_runs_the_handler_again() {
-    runs_again::<PgStore>().await;
-    runs_again::<MySqlStore>().await;
-}
-
-async fn runs_again<S: Tested>() {
-    let (app, key) = (App::<S>::new().await, fresh_key());
-    app.next(&[Does::Conflict, Does::Conflict]);
-    let answer = app.order(&key).await;
-    assert_eq!((answer.status, app.runs(), app.rows(&key).await), (StatusCode::CREATED, 3, 1));
-    assert_eq!(app.bench.columns(&key, "status, attempt").await, ["completed", "1"]);
-
-    let hopeless = fresh_key();
-    app.next(&[Does::Conflict; 5]);
-    let answer = app.order(&hopeless).await;
-    assert_eq!((answer.status, answer.code().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"));
-    assert!(answer.headers.contains_key("retry-after"));
-    assert_eq!(app.bench.columns(&hopeless, "status, attempt, lease_until").await, ["failed", "1", "NULL"]);
-    assert_eq!(app.rows(&hopeless).await, 0);
-    assert_eq!((app.order(&hopeless).await.status, app.rows(&hopeless).await), (StatusCode::CREATED, 1));
 }
 
 /// A handler that hands its transaction on has not ended when it answers. Not on SQLite: there what it keeps is the one write

@@ -359,6 +359,26 @@ async fn a_serialization_failure_at_the_commit_is_one_as_well() {
     }
 }
 
+/// O-30.3: the claim is committed, and its answer lost: the same request goes on as its owner. Not on SQLite: there is no wire.
+#[tokio::test(flavor = "multi_thread")]
+async fn o_30_3_a_claim_whose_reply_was_lost_goes_on() {
+    claim_is_lost::<PgStore>().await;
+    claim_is_lost::<MySqlStore>().await;
+}
+
+async fn claim_is_lost<S: Tested>() {
+    let bench = Arc::new(Bench::<S>::with(&patient()).await);
+    let proxy = Proxy::before(bench.database.url()).await;
+    let app = App::<S>::over(&proxy.url, bench, OnUnknown::Hold).await;
+    let key = fresh_key();
+    proxy.cut_claims(S::BACKEND, &key, &[Cut::BeforeTheReply]);
+    let first = app.order(&key).await;
+    assert_eq!((first.status, proxy.cuts_made()), (StatusCode::CREATED, 1));
+    assert!(app.order(&key).await.is_replay());
+    assert_eq!(app.columns(&key, "status, attempt").await, ["completed", "1"]);
+    assert_eq!((app.runs(), app.calls(), app.bench.orders(&key).await), (1, 1, 1));
+}
+
 /// Not on SQLite: there is no wire between us and it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_goes_out_only_where_its_commit_is_known_to_stand() {

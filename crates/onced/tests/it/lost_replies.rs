@@ -55,22 +55,6 @@ impl<S: Tested> Wire<S> {
         Self { guard: Guard::new(store, LogDeliveries::Executed), proxy, bench }
     }
 
-    /// As [`Proxy::cut_at`], for the statements that claim that key: on MariaDB each is preceded by a look whether there is
-    /// a record.
-    fn cut_claims(&self, key: &Key, cuts: &[Cut]) {
-        let mut all = Vec::new();
-        let mut claims = true;
-        for cut in cuts {
-            if claims && S::BACKEND == Backend::MariaDb {
-                all.push(Cut::Not);
-            }
-            all.push(*cut);
-            // Afterwards there is one, and it is the look whose reply is lost next.
-            claims = *cut != Cut::BeforeTheReply;
-        }
-        self.proxy.cut_at(key.as_str(), &all);
-    }
-
     async fn owner(&self, key: &Key) -> Permit<S> {
         executes(self.guard.begin(&delivery(key)).await.unwrap())
     }
@@ -92,7 +76,7 @@ async fn claim<S: Tested>() {
     ];
     for cuts in all {
         let key = fresh_key();
-        wire.cut_claims(&key, &cuts);
+        wire.proxy.cut_claims(S::BACKEND, &key, &cuts);
         let permit = wire.owner(&key).await;
         assert_eq!(wire.proxy.cuts_made() as usize, cuts.len(), "{cuts:?}");
         assert_eq!((permit.attempt(), permit.is_resumed()), (1, false), "{cuts:?}");
@@ -130,7 +114,7 @@ async fn claim_after_errors<S: Tested>() {
     for statement in statements {
         wire.bench.execute(statement).await;
     }
-    wire.cut_claims(&key, &[Cut::Not, Cut::Not, Cut::Not, Cut::Not, Cut::BeforeTheReply]);
+    wire.proxy.cut_claims(S::BACKEND, &key, &[Cut::Not, Cut::Not, Cut::Not, Cut::Not, Cut::BeforeTheReply]);
     let permit = wire.owner(&key).await;
     assert_eq!(wire.proxy.cuts_made(), 1);
     let row = wire.bench.columns(&key, "status, attempt, lease_token").await;

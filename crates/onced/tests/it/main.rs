@@ -8,6 +8,7 @@
 
 mod atomic;
 mod axum_app;
+mod axum_cases;
 mod axum_example;
 mod axum_layer;
 mod axum_layer_routes;

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use onced_core::key::Key;
 use testkit::Backend;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -95,6 +96,22 @@ impl Proxy {
     pub(crate) fn cut_at(&self, marker: &str, cuts: &[Cut]) {
         *self.plan.lock().unwrap() =
             Plan { marker: marker.as_bytes().to_vec(), cuts: cuts.to_vec(), ..Plan::default() };
+    }
+
+    /// As [`Proxy::cut_at`], for the statements that claim that key: on MariaDB each is preceded by a look whether there is
+    /// a record.
+    pub(crate) fn cut_claims(&self, backend: Backend, key: &Key, cuts: &[Cut]) {
+        let mut all = Vec::new();
+        let mut claims = true;
+        for cut in cuts {
+            if claims && backend == Backend::MariaDb {
+                all.push(Cut::Not);
+            }
+            all.push(*cut);
+            // Afterwards there is one, and it is the look whose reply is lost next.
+            claims = *cut != Cut::BeforeTheReply;
+        }
+        self.cut_at(key.as_str(), &all);
     }
 
     /// How often it has cut since it was told to.

@@ -83,6 +83,8 @@ async fn a_commit_whose_reply_was_lost_is_asked_about() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_outcome_is_kept_in_memory() {
     for (options, from_memory) in [(options(), true), (behind_a_pooler(), false)] {
+        // What is kept is of the connections that there were: a second one would be opened while the first is on its way back.
+        let options = StoreOptions { max_connections: 1, ..options };
         let bench = Bench::<PgStore>::with(&options).await;
         assert_eq!(bench.store.epoch() == bench.store.epoch(), from_memory);
         let (key, guard) = (fresh_key(), bench.guard.clone().keeping_outcomes(1 << 20));
