@@ -5,15 +5,19 @@
 //!
 //! One transaction for the key, the caller's rows and the answer:
 //!
-//! ```no_run
+//! ```
 //! use std::time::Duration;
 //! use onced::core::{fingerprint::*, key::*, record::StoredResponse};
 //! use onced::guard::{Begun, Guard, Request};
 //! use onced::store::{StoreOptions, deliveries::LogDeliveries, sqlite::SqliteStore};
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # std::env::set_current_dir(&folder)?;
 //! let store = SqliteStore::open("sqlite:shop.db", &StoreOptions::default()).await?;
 //! store.migrate().await?;
+//! sqlx::query("CREATE TABLE IF NOT EXISTS orders (item text)").execute(store.pool()).await?;
 //! let guard = Guard::new(store, LogDeliveries::All);
 //!
 //! // For each delivery: whose effect, under which key, and what the request says.

@@ -36,6 +36,7 @@ mod lost_replies;
 mod many;
 mod mariadb;
 mod migrations;
+mod modes_page;
 mod nameless;
 mod new_postgres;
 mod onlooked;
