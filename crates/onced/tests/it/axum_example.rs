@@ -43,6 +43,15 @@ fn without_a_database_it_says_so() {
     assert!(String::from_utf8_lossy(&said).contains("NotPresent"), "{}", String::from_utf8_lossy(&said));
 }
 
+/// An example that needs more than ten lines to bring a framework and onced together would say that the layer is wrong.
+#[test]
+fn ten_lines_of_glue_are_enough() {
+    let (_, glue) = include_str!("../../examples/axum.rs").split_once("// The glue:").unwrap();
+    let (glue, _) = glue.split_once("\n\n").unwrap();
+    let lines = glue.lines().skip(1).count();
+    assert!((1..=10).contains(&lines), "{lines} lines of glue: {glue}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_takes_effect_once() {
     let database = Database::create(Backend::Postgres).await;
