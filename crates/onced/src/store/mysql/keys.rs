@@ -145,12 +145,12 @@ async fn bound_idling(conn: &mut MySqlConnection, lease: Duration) -> Result<(),
     let now = sqlx::query(IDLE_BOUNDS).fetch_one(&mut *conn).await.map_err(err)?;
     if row::flag(&now, "has_own_time")? {
         return Err(StoreError::refused(
-            "claim: this session's clock was set (SET timestamp), and leases cannot be told by it: SET timestamp = DEFAULT",
+            "claim: the connection's clock was set (SET timestamp), and leases cannot be told by it: SET timestamp = DEFAULT",
         ));
     }
     if row::flag(&now, "empty_is_null")? {
         return Err(StoreError::refused(
-            "claim: EMPTY_STRING_IS_NULL in this session's sql_mode makes an empty body none: take it out",
+            "claim: EMPTY_STRING_IS_NULL in the connection's sql_mode makes an empty body none: take it out",
         ));
     }
     let seconds = |column| row::get::<Option<i64>>(&now, column);

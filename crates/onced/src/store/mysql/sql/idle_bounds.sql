@@ -1,4 +1,4 @@
--- What bounds a transaction of this session that idles, in seconds, and what of that is by an earlier claim. And whether the
+-- What bounds a transaction of this connection that idles, in seconds, and what of that is by an earlier claim. And whether the
 -- session has a time of its own (SET timestamp), which the ledger's clock would show, or takes an empty body for none.
 SELECT CAST(@@SESSION.idle_write_transaction_timeout AS SIGNED) AS of_writers,
        CAST(@@SESSION.idle_transaction_timeout AS SIGNED) AS of_all,
