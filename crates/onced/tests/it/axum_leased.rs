@@ -16,6 +16,7 @@ use tower::ServiceExt as _;
 
 use crate::axum_leased_app::{App, Does, send};
 use crate::bench::{Bench, Tested, fresh_key, patient, scope, until};
+use crate::isolation::at_level;
 use crate::proxy::{Cut, Proxy, commit_of};
 
 macro_rules! on_all {
@@ -37,6 +38,8 @@ on_all! {
     what_the_handler_keeps_or_forgets_is_not_stored => kept;
     an_answer_without_a_length_goes_out_as_it_comes_and_ends_once_it_is_stored => streamed;
     o_05_a_slow_owner_changes_nothing_and_tells_the_others_outcome => o_05;
+    o_05_an_error_of_a_slow_owner_changes_nothing => o_05_error;
+    o_05_of_three_owners_the_first_two_change_nothing => o_05_twice;
     o_13_a_mismatch_goes_before_in_progress => o_13;
     o_29_a_hot_key_holds_no_connection_while_its_handler_calls => o_29;
 }
@@ -252,6 +255,49 @@ async fn o_05<S: Tested>() {
     }
 }
 
+async fn o_05_error<S: Tested>() {
+    let app = App::<S>::new(OnUnknown::Retry).await;
+    for slow in [Does::ErrLateBefore, Does::ErrLateAfter] {
+        let (key, runs) = (fresh_key(), app.runs());
+        app.next(&[slow]);
+        let first = app.in_background(&key);
+        until("the first runs", async || app.runs() == runs + 1).await;
+        app.bench.let_the_lease_be_over(&key).await;
+        assert_eq!(&app.order(&key).await.body[..], b"{\"by\":2}");
+        let before = app.bench.record(&key).await;
+        app.script.go_on.add_permits(1);
+        let late = first.await.unwrap();
+        // Beside an announced call an error proves nothing: nothing would be recorded, and it goes out as it is.
+        let told = if slow == Does::ErrLateBefore {
+            (StatusCode::CREATED, true)
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, false)
+        };
+        assert_eq!((late.status, late.is_replay()), told, "{slow:?}");
+        assert_eq!((app.bench.record(&key).await, app.bench.orders(&key).await), (before, 1), "{slow:?}");
+    }
+}
+
+async fn o_05_twice<S: Tested>() {
+    let (app, key) = (App::<S>::new(OnUnknown::Retry).await, fresh_key());
+    let mut slow = Vec::new();
+    for calls in 1..=2 {
+        app.next(&[Does::HangAfter]);
+        slow.push(app.in_background(&key));
+        until("it calls", async || app.calls() == calls).await;
+        app.bench.let_the_lease_be_over(&key).await;
+    }
+    assert_eq!(&app.order(&key).await.body[..], b"{\"by\":3}");
+    let before = app.bench.record(&key).await;
+    app.script.go_on.add_permits(2);
+    for late in slow {
+        let late = late.await.unwrap();
+        assert_eq!((late.is_replay(), &late.body[..]), (true, &b"{\"by\":3}"[..]));
+    }
+    assert_eq!((app.bench.record(&key).await, app.bench.orders(&key).await), (before, 1));
+    assert_eq!(app.columns(&key, "status, attempt").await, ["completed", "3"]);
+}
+
 async fn o_13<S: Tested>() {
     let (app, key) = (App::<S>::new(OnUnknown::Reconcile).await, fresh_key());
     app.next(&[Does::HangAfter]);
@@ -270,7 +316,19 @@ async fn o_13<S: Tested>() {
 
 /// A pool of five, and fifty at once.
 async fn o_29<S: Tested>() {
-    let (app, key) = (App::<S>::new(OnUnknown::Reconcile).await, fresh_key());
+    hot_key(App::<S>::new(OnUnknown::Reconcile).await).await;
+}
+
+/// Where the sessions are REPEATABLE READ unless they say otherwise, no record is overlooked.
+#[tokio::test(flavor = "multi_thread")]
+async fn o_29_a_hot_key_at_repeatable_read() {
+    let bench = Arc::new(Bench::<PgStore>::with(&patient()).await);
+    let url = at_level(bench.database.url(), "repeatable\\ read");
+    hot_key(App::over(&url, bench, OnUnknown::Reconcile).await).await;
+}
+
+async fn hot_key<S: Tested>(app: App<S>) {
+    let key = fresh_key();
     app.next(&[Does::HangAfter]);
     let first = app.in_background(&key);
     until("it has called", async || app.calls() == 1).await;

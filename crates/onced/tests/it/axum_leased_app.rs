@@ -31,6 +31,9 @@ pub(crate) enum Does {
     /// Waits before it calls, or between the call and its rows.
     HangBefore,
     HangAfter,
+    /// The same, and then meets an error of its own.
+    ErrLateBefore,
+    ErrLateAfter,
     /// Answers after the call, and after its rows.
     Answer(u16),
     /// Announces nothing, whatever an earlier attempt did, and answers 503.
@@ -163,6 +166,10 @@ async fn handle<S: Tested>(
     match does {
         Does::PanicBefore => panic!("as the test wants it"),
         Does::HangBefore => hang().await,
+        Does::ErrLateBefore => {
+            hang().await;
+            return Ok(StatusCode::SERVICE_UNAVAILABLE.into_response());
+        }
         Does::NoEffect => {
             leased.external().await?;
             leased.no_effect();
@@ -187,6 +194,7 @@ async fn handle<S: Tested>(
         }
         Does::Succeed
         | Does::HangAfter
+        | Does::ErrLateAfter
         | Does::Answer(_)
         | Does::Unannounced
         | Does::PanicAfter
@@ -217,8 +225,11 @@ async fn handle<S: Tested>(
     }
     if does == Does::PanicAfter {
         panic!("as the test wants it");
-    } else if does == Does::HangAfter {
+    } else if matches!(does, Does::HangAfter | Does::ErrLateAfter) {
         hang().await;
+    }
+    if does == Does::ErrLateAfter {
+        return Ok(StatusCode::SERVICE_UNAVAILABLE.into_response());
     }
     if matches!(does, Does::Stream | Does::StreamBreaks | Does::StreamPanics) {
         return Ok((StatusCode::CREATED, streams(script.clone(), leased, key.to_owned(), does)).into_response());

@@ -11,7 +11,7 @@ use crate::functions::SqlFunctions;
 const REPEATABLE_READ: Surrounding = Surrounding { url: |url| at_level(url, "repeatable\\ read"), ..Surrounding::NONE };
 const SERIALIZABLE: Surrounding = Surrounding { url: |url| at_level(url, "serializable"), ..Surrounding::NONE };
 
-fn at_level(url: &str, level: &str) -> String {
+pub(crate) fn at_level(url: &str, level: &str) -> String {
     let sign = if url.contains('?') { '&' } else { '?' };
     let level = level.replace('\\', "%5C").replace(' ', "%20");
     format!("{url}{sign}options=-c%20default_transaction_isolation%3D{level}")
