@@ -118,9 +118,9 @@ export function atomic(pool, scope, key, hash, work, policy = {}) {
 
 /** `call(claim)` asks outside, done well within the lease; then `work(client, claim, its answer)` and the outcome together. */
 export async function leased(pool, scope, key, hash, call, work, { leaseSeconds = 30, ...policy } = {}) {
+  if ('lease' in policy) throw new TypeError('leased: give the lease as leaseSeconds')
   const given = { enter: 'pending_external', lease_token: randomUUID(), ...policy, lease: `${leaseSeconds} seconds` }
-  let started // the lease counts from the first `begin`, not from the wait for a connection
-  const claim = await whole(pool, scope, key, (client) => { started ??= performance.now(); return begin(client, scope, key, hash, given) })
+  let started, claim = await whole(pool, scope, key, (client) => { started ??= performance.now(); return begin(client, scope, key, hash, given) }) // the lease counts from the first `begin`
   if (!(claim instanceof Claim)) return claim
   try {
     if (!claim.call && performance.now() - started > leaseSeconds * 667) throw new Error('too little is left of the lease to call')

@@ -183,7 +183,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Defaults, "key", Word("required"), "Where the key comes from: `required` or `optional` (the header `Idempotency-Key`), `off`, or `{ from = … }`."),
     setting(Defaults, "fingerprint", Follows("`\"all\"`; for an agent's key with `arguments`, those"), "What of the body tells two requests apart: `all`, `raw`, `none`, `{ only = … }` or `{ ignore = … }`."),
     setting(Defaults, "mismatch", Word("reject"), "A known key with another request: `reject` answers 422, `note` logs it and goes on as if it were the same."),
-    setting(Defaults, "wait", Time(d::WAIT), "How long a duplicate of a running request waits for its outcome before it gets 409; a minute at most. `Prefer: wait=N` of a request goes before it. At most half of `max_connections` wait at once; the next gets its 409 at once."),
+    setting(Defaults, "wait", Time(d::WAIT), "How long a duplicate of a running request waits for its outcome before it gets 409; a minute at most. `Prefer: wait=N` of a request goes before it. At most half of `[clients] max_connections` wait at once; the next gets its 409 at once."),
     setting(Defaults, "final", Word("default"), "Which answers are the outcome: `default` (2xx, 3xx and most 4xx), `everything`, `success` (2xx only)."),
     setting(Defaults, "on_5xx", Word("unknown"), "`external` only. `failed` states that the upstream rolls everything back whenever it answers 5xx (502 and 504 excepted)."),
     setting(Defaults, "no_effect", Text("[401, 403, 407, 425, 429]"), "`external` only. Statuses by which the upstream says that it did nothing."),

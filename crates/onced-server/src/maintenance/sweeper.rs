@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use onced::guard::Tries;
-use onced::store::sweep::{Batch, Sweep as _};
+use onced::store::sweep::{Batch, Sweep};
 use onced::store::{AnyStore, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -22,7 +22,7 @@ const SHORT: Duration = Duration::from_millis(20);
 /// The first run comes within this, so that gateways that start together do not sweep together.
 const FIRST_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a run has done so far.
+/// What a run has done so far, as far as it was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) keys: u64,
@@ -39,8 +39,8 @@ pub(crate) enum Next {
 }
 
 /// Deletes what is due.
-pub(crate) struct Sweeper {
-    pub(crate) store: AnyStore,
+pub(crate) struct Sweeper<S = AnyStore> {
+    pub(crate) store: S,
     pub(crate) keep_deliveries: Duration,
     /// The size of every batch; paced by how long they take where it is not said.
     pub(crate) batch: Option<u32>,
@@ -52,7 +52,7 @@ enum What {
     Deliveries,
 }
 
-impl Sweeper {
+impl<S: Sweep> Sweeper<S> {
     /// Deletes everything that is due by the database's clock. `after_batch` is told of each batch.
     ///
     /// # Errors
@@ -67,10 +67,15 @@ impl Sweeper {
         let mut report = Report::default();
         for what in [What::Keys, What::Deliveries] {
             let mut size = self.batch.unwrap_or(FIRST_BATCH);
-            let mut tries = Tries::default();
+            let (mut tries, mut lost) = (Tries::default(), None);
             loop {
                 let began = Instant::now();
-                let deleted = match self.batch(what, size).await {
+                let batch = match (self.batch(what, size).await, lost.take()) {
+                    // It may be our own, at which the server is still working: how that ended is still not known.
+                    (Ok(Batch::OtherSweeper), Some(error)) => Err(error),
+                    (batch, _) => batch,
+                };
+                let deleted = match batch {
                     Ok(Batch::Deleted(0)) => break,
                     Ok(Batch::Deleted(count)) => count,
                     Ok(Batch::OtherSweeper) => return Ok(Report { elsewhere: true, ..report }),
@@ -80,6 +85,7 @@ impl Sweeper {
                         if !tries.again(may_run_again(&error)).await {
                             return Err(error);
                         }
+                        lost = Some(error).filter(|error| error.kind() == StoreErrorKind::Lost);
                         size = self.batch.unwrap_or((size / 4).max(SMALLEST_BATCH));
                         continue;
                     }
@@ -164,6 +170,7 @@ fn chance() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onced::store::sweep::Due;
 
     #[test]
     fn batches_grow_while_they_are_short_and_shrink_when_they_are_long() {
@@ -174,11 +181,59 @@ mod tests {
         assert_eq!(paced(60, Duration::from_secs(9)), SMALLEST_BATCH);
     }
 
-    #[test]
-    fn a_batch_whose_end_is_not_known_is_run_again_and_one_that_is_refused_is_not() {
-        let again = |kind| may_run_again(&StoreError::new(kind, "sweep"));
-        assert!(again(StoreErrorKind::Transient) && again(StoreErrorKind::Lost));
-        assert!(!again(StoreErrorKind::Refused) && !again(StoreErrorKind::Unavailable));
+    /// What becomes of each batch, in turn, and how large they were.
+    struct Scripted(std::vec::IntoIter<Result<Batch, StoreErrorKind>>, Vec<u32>);
+
+    impl Sweep for Scripted {
+        async fn sweep_keys(&mut self, limit: u32) -> Result<Batch, StoreError> {
+            self.1.push(limit);
+            self.0.next().unwrap_or(Ok(Batch::Deleted(0))).map_err(|kind| StoreError::new(kind, "sweep"))
+        }
+
+        async fn sweep_deliveries(&mut self, _: Duration, _: u32) -> Result<Batch, StoreError> {
+            Ok(Batch::Deleted(0))
+        }
+
+        async fn due(&mut self, _: Duration) -> Result<Vec<Due>, StoreError> {
+            Ok(Vec::new())
+        }
+    }
+
+    async fn run(script: Vec<Result<Batch, StoreErrorKind>>) -> (Result<Report, StoreErrorKind>, Vec<u32>) {
+        let store = Scripted(script.into_iter(), Vec::new());
+        let mut sweeper = Sweeper { store, keep_deliveries: Duration::ZERO, batch: None };
+        let report = sweeper.run_once(|_| Next::GoOn).await.map_err(|error| error.kind());
+        (report, sweeper.store.1)
+    }
+
+    #[tokio::test]
+    async fn a_batch_whose_end_is_not_known_is_run_again_and_smaller() {
+        use StoreErrorKind::{Lost, Refused, Transient, Unavailable};
+        for kind in [Lost, Transient] {
+            let (report, sizes) = run(vec![Err(kind), Ok(Batch::Deleted(3))]).await;
+            assert_eq!(
+                (report.map(|report| (report.keys, report.batches)), sizes[..2].to_vec()),
+                (Ok((3, 1)), vec![1000, 250])
+            );
+        }
+        for kind in [Refused, Unavailable] {
+            assert_eq!(run(vec![Err(kind)]).await, (Err(kind), vec![1000]));
+        }
+    }
+
+    /// Our own batch holds the sweeper's lock for as long as the server works at it.
+    #[tokio::test]
+    async fn another_sweeper_after_a_lost_batch_may_be_that_batch() {
+        let lost = || Err(StoreErrorKind::Lost);
+        let (report, sizes) = run(vec![lost(), Ok(Batch::OtherSweeper), Ok(Batch::Deleted(3))]).await;
+        assert_eq!(
+            (report.map(|report| (report.keys, report.elsewhere)), sizes[..3].to_vec()),
+            (Ok((3, false)), vec![1000, 250, 62])
+        );
+        let waits = (0..9).map(|_| Ok(Batch::OtherSweeper));
+        assert_eq!(run([lost()].into_iter().chain(waits).collect()).await.0, Err(StoreErrorKind::Lost));
+        let (report, _) = run(vec![Ok(Batch::OtherSweeper)]).await;
+        assert_eq!(report.map(|report| report.elsewhere), Ok(true));
     }
 
     #[test]

@@ -36,18 +36,18 @@ impl Tries {
         Self { failures: 0, until: Some(Instant::now() + CLAIM_TIME) }
     }
 
-    /// Whether to run the transaction again, after a wait. Never where the error is not transient: only that says
-    /// that the transaction was rolled back, whole.
+    /// Whether to run the transaction again, after a wait. Never unless the caller may: an error that is
+    /// transient says that the transaction was rolled back, whole; after others only what is harmless twice is run again.
     ///
     /// # Cancel safety
     /// Only waits.
-    pub async fn again(&mut self, transient: bool) -> bool {
+    pub async fn again(&mut self, may: bool) -> bool {
         let is_late = self.until.is_some_and(|until| Instant::now() >= until);
-        if !transient || self.failures + 1 >= TRIES || is_late {
+        if !may || self.failures + 1 >= TRIES || is_late {
             return false;
         }
         self.failures += 1;
-        tracing::debug!(failures = self.failures, "transient error: the transaction is run again");
+        tracing::debug!(failures = self.failures, "the transaction is run again");
         tokio::time::sleep(BACKOFF.delay(self.failures, random_unit())).await;
         true
     }

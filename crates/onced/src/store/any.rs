@@ -94,7 +94,7 @@ impl AnyStore {
     /// In words that say what is wrong.
     ///
     /// # Cancel safety
-    /// Only reads, or writes what is then rolled back.
+    /// If the future is dropped, what it has written is taken back all the same.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         each!(self, store => store.check_ready().await)
     }

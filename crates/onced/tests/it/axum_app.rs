@@ -145,9 +145,9 @@ pub(crate) async fn answer(response: Response) -> Answer {
     Answer { status: head.status, headers: head.headers, body: body.to_bytes(), trailers }
 }
 
-pub(crate) fn order(key: &Key, body: &'static str) -> Request<Body> {
+pub(crate) fn order(key: &Key, body: impl Into<Body>) -> Request<Body> {
     let request = Request::post("/orders").header("idempotency-key", key.as_str());
-    request.header("content-type", "application/json").body(Body::from(body)).unwrap()
+    request.header("content-type", "application/json").body(body.into()).unwrap()
 }
 
 pub(crate) async fn handle<S: Tested>(

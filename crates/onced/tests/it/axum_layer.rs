@@ -7,22 +7,10 @@ use axum::http::{HeaderValue, Request, StatusCode};
 use futures_util::future::join_all;
 use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
-use onced::store::sqlite::SqliteStore;
 use tower::ServiceExt as _;
 
 use crate::axum_app::{App, Does, answer, order};
 use crate::bench::{Tested, fresh_key, until};
-
-macro_rules! on_all {
-    ($($name:ident => $of:ident;)*) => {
-        $(#[tokio::test(flavor = "multi_thread")]
-        async fn $name() {
-            $of::<SqliteStore>().await;
-            $of::<PgStore>().await;
-            $of::<MySqlStore>().await;
-        })*
-    };
-}
 
 on_all! {
     the_first_answer_is_replayed_and_other_requests_are_told_apart => replays;

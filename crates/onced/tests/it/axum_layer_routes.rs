@@ -12,7 +12,6 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use http_body_util::BodyExt as _;
 use onced::http::axum::{Onced, OncedLayer, Tx, TxError};
-use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
 use onced::store::sqlite::SqliteStore;
 use onced_core::decision::Policy;
@@ -89,17 +88,6 @@ impl Answer {
         let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
         problem["code"].as_str().unwrap().to_owned()
     }
-}
-
-macro_rules! on_all {
-    ($($name:ident => $of:ident;)*) => {
-        $(#[tokio::test(flavor = "multi_thread")]
-        async fn $name() {
-            $of::<SqliteStore>().await;
-            $of::<PgStore>().await;
-            $of::<MySqlStore>().await;
-        })*
-    };
 }
 
 on_all! {

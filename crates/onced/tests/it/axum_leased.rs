@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use http_body_util::BodyExt as _;
 use onced::store::mysql::MySqlStore;
 use onced::store::postgres::PgStore;
-use onced::store::sqlite::SqliteStore;
 use onced_core::decision::OnUnknown;
 use onced_core::key::downstream_key;
 use tower::ServiceExt as _;
@@ -18,17 +17,6 @@ use crate::axum_leased_app::{App, Does, send};
 use crate::bench::{Bench, Tested, fresh_key, patient, scope, until};
 use crate::isolation::at_level;
 use crate::proxy::{Cut, Proxy, commit_of};
-
-macro_rules! on_all {
-    ($($name:ident => $of:ident;)*) => {
-        $(#[tokio::test(flavor = "multi_thread")]
-        async fn $name() {
-            $of::<SqliteStore>().await;
-            $of::<PgStore>().await;
-            $of::<MySqlStore>().await;
-        })*
-    };
-}
 
 on_all! {
     the_call_is_announced_before_it_and_the_rows_commit_with_the_answer => succeeds;

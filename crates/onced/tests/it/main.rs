@@ -6,6 +6,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+/// A test of each name: that function on each database, one after the other.
+macro_rules! on_all {
+    ($($name:ident => $of:ident;)*) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            $of::<onced::store::sqlite::SqliteStore>().await;
+            $of::<onced::store::postgres::PgStore>().await;
+            $of::<onced::store::mysql::MySqlStore>().await;
+        })*
+    };
+}
+
 mod atomic;
 mod axum_app;
 mod axum_cases;

@@ -11,10 +11,9 @@ use onced::http::axum::{Leased, LeasedError, Onced};
 use onced::store::deliveries::LogDeliveries;
 use onced::store::postgres::PgStore;
 use onced_core::record::StoredResponse;
-use sqlx::types::Uuid;
 use tower::ServiceExt as _;
 
-use crate::bench::{Bench, patient, scope};
+use crate::bench::{Bench, fresh_key, patient, scope};
 
 const PAGE: &str = include_str!("../../../../docs/guides/modes.md");
 
@@ -58,9 +57,10 @@ async fn a_recorded_step_is_not_called_again() {
     bench.execute("DROP TABLE orders").await;
     let guard = Guard::new(bench.another_store(&patient()).await, LogDeliveries::All);
     let app: Router = Router::new().route("/orders", post(order).layer(Onced::new(guard).leased(scope())));
-    let key = Uuid::new_v4().to_string();
+    let key = fresh_key();
     let send = async || {
-        let request = Request::post("/orders").header("idempotency-key", &key).body(Body::from("book")).unwrap();
+        let request =
+            Request::post("/orders").header("idempotency-key", key.as_str()).body(Body::from("book")).unwrap();
         app.clone().oneshot(request).await.unwrap().status()
     };
     assert_eq!((send().await, CHARGES.load(Ordering::SeqCst)), (StatusCode::INTERNAL_SERVER_ERROR, 1));

@@ -196,7 +196,7 @@ impl MySqlStore {
     /// In words that say what is wrong.
     ///
     /// # Cancel safety
-    /// Only reads, or writes what is then rolled back.
+    /// If the future is dropped, what it has written is taken back all the same.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         self.check_schema().await?;
         let err = |source| error::of(source, "check");

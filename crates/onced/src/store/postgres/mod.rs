@@ -248,7 +248,7 @@ impl PgStore {
     /// In words that say what is wrong.
     ///
     /// # Cancel safety
-    /// Only reads, or writes what is then rolled back.
+    /// If the future is dropped, what it has written is taken back all the same.
     pub async fn check_ready(&self) -> Result<(), StoreError> {
         self.check_schema().await?;
         let mut lent = self.connections.lend_transaction().await?;
