@@ -85,6 +85,24 @@ impl Transient {
     }
 }
 
+/// Plants the case's error alone; what is done meanwhile is the test's own. Not on SQLite, which raises nothing on demand.
+pub(crate) async fn plant<S: Tested>(bench: &Bench<S>, case: Transient) {
+    match S::BACKEND {
+        Backend::Postgres => postgres::plant(bench, case).await,
+        Backend::MariaDb => mariadb::plant(bench, case).await,
+        Backend::Sqlite => unreachable!("there is no trigger that raises a code"),
+    }
+}
+
+/// Takes it away, having checked that the statement came to it as often as the case says.
+pub(crate) async fn clear<S: Tested>(bench: &Bench<S>, case: Transient) {
+    match S::BACKEND {
+        Backend::Postgres => postgres::clear(bench, case).await,
+        Backend::MariaDb => mariadb::clear(bench, case).await,
+        Backend::Sqlite => unreachable!("nothing is planted"),
+    }
+}
+
 /// Brings an error about around a caller's transaction. `number` counts the tries from 1.
 trait Trouble<S: Tested> {
     /// Before the transaction is opened.

@@ -45,7 +45,7 @@ impl<S: Tested> Trouble<S> for Trigger<'_, S> {
     }
 }
 
-async fn plant<S: Tested>(bench: &Bench<S>, case: Transient) {
+pub(super) async fn plant<S: Tested>(bench: &Bench<S>, case: Transient) {
     let often = if case.times == Times::Once { 1 } else { 1_000_000 };
     let (number, code) = number(case);
     let (on, met) = match (case.step, case.kind) {
@@ -68,7 +68,7 @@ async fn plant<S: Tested>(bench: &Bench<S>, case: Transient) {
 }
 
 /// Takes the trigger away, having checked how often the statement came as far as it.
-async fn clear<S: Tested>(bench: &Bench<S>, case: Transient) {
+pub(super) async fn clear<S: Tested>(bench: &Bench<S>, case: Transient) {
     let expected = match case.times {
         Times::Once => 2,
         Times::Always => 5,

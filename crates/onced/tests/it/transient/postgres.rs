@@ -5,15 +5,19 @@ use onced::store::StoreError;
 use super::{Kind, Step, Times, Transient, Trouble, in_our_own_transaction, in_the_callers_transaction};
 use crate::bench::{Bench, Tested};
 
-pub(super) async fn run<S: Tested>(bench: &Bench<S>, case: Transient) {
-    let code = match case.kind {
+fn code(case: Transient) -> &'static str {
+    match case.kind {
         Kind::Serialization => "40001",
         Kind::Deadlock => "40P01",
         Kind::LockNotGot => "55P03",
-    };
-    in_our_own_transaction(bench, case, async || plant(bench, case, code).await, async || {}, code).await;
+    }
+}
+
+pub(super) async fn run<S: Tested>(bench: &Bench<S>, case: Transient) {
+    let code = code(case);
+    in_our_own_transaction(bench, case, async || plant(bench, case).await, async || {}, code).await;
     clear(bench, case).await;
-    let mut trouble = Trigger { bench, case, code };
+    let mut trouble = Trigger { bench, case };
     in_the_callers_transaction(bench, case, &mut trouble, code).await;
     clear(bench, case).await;
 }
@@ -21,13 +25,12 @@ pub(super) async fn run<S: Tested>(bench: &Bench<S>, case: Transient) {
 struct Trigger<'b, S> {
     bench: &'b Bench<S>,
     case: Transient,
-    code: &'static str,
 }
 
 impl<S: Tested> Trouble<S> for Trigger<'_, S> {
     async fn before_opening(&mut self, number: u64) {
         if number == 1 {
-            plant(self.bench, self.case, self.code).await;
+            plant(self.bench, self.case).await;
         }
     }
 
@@ -38,7 +41,8 @@ impl<S: Tested> Trouble<S> for Trigger<'_, S> {
     }
 }
 
-async fn plant<S: Tested>(bench: &Bench<S>, case: Transient, code: &str) {
+pub(super) async fn plant<S: Tested>(bench: &Bench<S>, case: Transient) {
+    let code = code(case);
     let often = if case.times == Times::Once { 1 } else { 1_000_000 };
     let on = match case.step {
         Step::Claim => "BEFORE INSERT ON {keys} FOR EACH ROW",
@@ -59,7 +63,7 @@ async fn plant<S: Tested>(bench: &Bench<S>, case: Transient, code: &str) {
 }
 
 /// Takes the trigger away, having checked how often the statement came as far as it.
-async fn clear<S: Tested>(bench: &Bench<S>, case: Transient) {
+pub(super) async fn clear<S: Tested>(bench: &Bench<S>, case: Transient) {
     let expected = match case.times {
         Times::Once => 2,
         Times::Always => 5,
