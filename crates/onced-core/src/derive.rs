@@ -1,13 +1,13 @@
-//! Keys for triggers that carry none: a place in the body, or the step of a conversation that a tool call belongs to.
+//! Keys for triggers that carry none of ours: a place in the body, the parts of an event's id, an event's content, or the
+//! step of a conversation that a tool call belongs to.
 //!
 //! A key is never random and never the hash of nothing: where the parts are missing there is no key.
 
 use crate::canonical;
+use crate::document::Document;
 use crate::key::{self, Key, KeyError, Parts};
 use crate::pointer::Pointer;
-
-/// Longer whole numbers are no ids. It is also what a key may have.
-const MAX_DIGITS: usize = 255;
+use std::fmt::Write as _;
 
 /// The text at a place of a JSON body: a string as it is, a whole number as its digits (`5`, `5.0` and `"5"` are all
 /// `5`); anything else, and an absent value, is `None`. The size of the body is for the caller to bound.
@@ -20,22 +20,7 @@ pub fn text_from_pointer(body: &[u8], pointer: &Pointer) -> Result<Option<String
     if body.is_empty() {
         return Ok(None);
     }
-    let document = canonical::parse_of_any_size(body).map_err(|_| KeyError::Malformed)?;
-    match document.get(pointer) {
-        Some(canonical::Json::String(text)) => Ok(Some(text.clone())),
-        Some(canonical::Json::Number(number)) if number.is_integer() => {
-            number.integer_text(MAX_DIGITS).map(Some).ok_or(KeyError::TooLong)
-        }
-        Some(
-            canonical::Json::Null
-            | canonical::Json::Bool(_)
-            | canonical::Json::Number(_)
-            | canonical::Json::Array(_)
-            | canonical::Json::Object(_)
-            | canonical::Json::Removed,
-        )
-        | None => Ok(None),
-    }
+    Document::parse(body)?.text(pointer)
 }
 
 /// The key at a place of a JSON body, read as [`text_from_pointer`] does.
@@ -54,8 +39,53 @@ pub fn json_at(body: &[u8], pointer: &Pointer) -> Result<Option<Vec<u8>>, KeyErr
     if body.is_empty() {
         return Ok(None);
     }
-    let document = canonical::parse_of_any_size(body).map_err(|_| KeyError::Malformed)?;
-    Ok(document.get(pointer).map(canonical::Json::canonical))
+    Ok(Document::parse(body)?.canonical_at(pointer))
+}
+
+/// The key of an event that several parts name together, such as its kind and its id: the parts in their order with `|`
+/// between them. In a part, `%`, `|` and whatever a key may not hold stand as `%` and two hexadecimal digits for each byte, so that
+/// different parts never make the same key. Where that is longer than 255 characters, the key is `event1_` and a hash
+/// of the parts. `None` where there is no part, or all are empty.
+///
+/// ```
+/// # use onced_core::derive::key_of_parts;
+/// assert_eq!(key_of_parts(&["AUTHORISATION", "8515", "true"]).unwrap().as_str(), "AUTHORISATION|8515|true");
+/// assert_eq!(key_of_parts(&["a|b"]).unwrap().as_str(), "a%7Cb");
+/// ```
+pub fn key_of_parts<T: AsRef<str>>(parts: &[T]) -> Option<Key> {
+    if parts.iter().all(|part| part.as_ref().is_empty()) {
+        return None;
+    }
+    let mut text = String::new();
+    for (at, part) in parts.iter().enumerate() {
+        if at > 0 {
+            text.push('|');
+        }
+        let part = part.as_ref().as_bytes();
+        for (at, byte) in part.iter().enumerate() {
+            let blank_at_an_end = *byte == b' ' && (at == 0 || at + 1 == part.len());
+            if matches!(byte, b'%' | b'|') || !(0x20..=0x7e).contains(byte) || blank_at_an_end {
+                let _ = write!(text, "%{byte:02X}"); // writing to a String cannot fail
+            } else {
+                text.push(char::from(*byte));
+            }
+        }
+    }
+    Key::new(&text).or_else(|_| hashed("event1_", parts.iter().map(AsRef::as_ref))).ok()
+}
+
+/// The key of an event that has no id: a hash of its content. Equal JSON gives equal keys, however it is written;
+/// anything else counts byte for byte. Two events that say the same are one.
+pub fn key_of_content(content: &[u8]) -> Result<Key, KeyError> {
+    match Document::parse(content) {
+        Ok(document) => hashed("content1_", [&b"json"[..], &document.canonical()]),
+        Err(_) => hashed("content1_", [&b"raw"[..], content]),
+    }
+}
+
+fn hashed<T: AsRef<[u8]>>(prefix: &str, parts: impl IntoIterator<Item = T>) -> Result<Key, KeyError> {
+    let hash = parts.into_iter().fold(Parts::default().add(prefix), Parts::add);
+    Key::new(&format!("{prefix}{}", key::base64_of(hash.finish())))
 }
 
 /// Keys of tool calls, from what survives a retry: the conversation (or run) and its step.
@@ -200,6 +230,44 @@ mod tests {
         }
         let large = format!("{{\"id\":\"a\",\"x\":\"{}\"}}", "x".repeat(canonical::MAX_BYTES));
         assert_eq!(at(large, "/id"), Ok(Some("a".to_owned())));
+    }
+
+    #[test]
+    fn parts_never_run_into_each_other() {
+        let all: [&[&str]; 12] = [
+            &["a", "b"],
+            &["a|b"],
+            &["a", "", "b"],
+            &["a|", "b"],
+            &["a", "|b"],
+            &["a%7Cb"],
+            &["a%", "7Cb"],
+            &["", "a", "b"],
+            &["a", "b", ""],
+            &[" a", "b"],
+            &["a", "b "],
+            &["a\n", "b"],
+        ];
+        let keys: HashSet<Key> = all.iter().map(|parts| key_of_parts(parts).unwrap()).collect();
+        assert_eq!(keys.len(), all.len());
+        assert_eq!(key_of_parts(&["é", " x "]).unwrap().as_str(), "%C3%A9|%20x%20");
+        assert_eq!(key_of_parts(&["", ""]), None);
+        assert_eq!(key_of_parts::<&str>(&[]), None);
+        let fits = key_of_parts(&["x".repeat(255)]).unwrap();
+        assert_eq!(fits.as_str(), "x".repeat(255));
+        let long = key_of_parts(&["x".repeat(256)]).unwrap();
+        assert!(long.as_str().starts_with("event1_") && long.as_str().len() == 50, "{long:?}");
+        assert_ne!(long, key_of_parts(&["x".repeat(255), "x".to_owned()]).unwrap());
+    }
+
+    #[test]
+    fn content_is_one_event_however_it_is_written() {
+        let of = |text: &str| key_of_content(text.as_bytes()).unwrap();
+        assert_eq!(of(r#"{"a":1,"b":[2]}"#), of("{ \"b\": [2.0], \"a\": 1 }"));
+        assert_ne!(of(r#"{"a":1}"#), of(r#"{"a":2}"#));
+        assert_ne!(of("a=1"), of("a=1 "));
+        assert_ne!(of("1"), of("\"1\""));
+        assert!(of("").as_str().starts_with("content1_"));
     }
 
     fn step(conversation: &str, step: &str) -> AgentStep {

@@ -11,6 +11,7 @@ pub mod decision;
 #[doc(hidden)]
 pub mod decision_table;
 pub mod derive;
+pub mod document;
 pub mod failure;
 pub mod fingerprint;
 pub mod key;
