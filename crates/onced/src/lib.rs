@@ -41,10 +41,12 @@
 //! system is called meanwhile, so that no transaction may stay open: [`Guard::begin`](guard::Guard::begin), with a lease.
 //! In axum the layer of `onced::http::axum` (feature `axum`) does all of this around a handler.
 //!
-//! Features: `sqlite` (on by default), `postgres`, `mysql` (MariaDB), `axum`; each alone and all together.
+//! Features: `sqlite` (on by default), `postgres`, `mysql` (MariaDB), `axum`, `webhook`; each alone and all together.
 
 pub use onced_core as core;
 
 pub mod guard;
 pub mod http;
 pub mod store;
+#[cfg(feature = "webhook")]
+pub mod webhook;
